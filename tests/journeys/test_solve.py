@@ -1,5 +1,6 @@
 """`solve`: what is tried, what is kept, and that the folder is a model like any other."""
 
+import csv
 import json
 import random
 import signal
@@ -17,6 +18,7 @@ from bertsmith.inference import load_pipeline
 from bertsmith.inference.linear import read_words
 from bertsmith.inference.words import Words
 from bertsmith.interop.huggingface import export_huggingface
+from bertsmith.journeys import more_labels
 from bertsmith.journeys import solve as journey
 from bertsmith.journeys.more_labels import gain_of_twice
 from bertsmith.model import BertConfig, BertForPreTraining
@@ -394,3 +396,46 @@ def test_no_curve_is_drawn_of_few_rows_or_without_time(tmp_path, monkeypatch):
     assert bertsmith.solve(rows_of(40, 0), tmp_path / "few").details.curve == ()
     monkeypatch.setattr(journey._Job, "left", property(lambda _self: 0.0))
     assert bertsmith.solve(rows_of(300, 0), tmp_path / "late").details.curve == ()
+
+
+def test_rows_to_label_next_are_unsure_and_unlike(tmp_path):
+    """Most of what it is unsure of is one sentence, over and over; two others are as unsure."""
+    rows = [{"text": f"a {what} day", "label": what} for what in ("warm", "cold")] * 12
+    unsure = [f"a day, number {number}" for number in range(30)] + ["the moon", "three green boats"]
+    sure = [f"a warm day {number}" for number in range(10)]
+    file = tmp_path / "new.csv"
+    lines = [f"{number},{text!r}" for number, text in enumerate(sure + unsure)]
+    file.write_text("id;text\n" + "\n".join(line.replace(",", ";", 1).replace("'", "") for line in lines) + "\n")
+    bertsmith.solve(rows, tmp_path / "out", dev=rows, unlabelled=file, suggest=4)
+    with (tmp_path / "out/label_next.csv").open(newline="") as handle:
+        told = list(csv.DictReader(handle))
+    texts = [row["text"] for row in told]
+    assert len(texts) == 4
+    assert {"the moon", "three green boats"} < set(texts)
+    assert not set(texts) & set(sure)
+    assert all(float(row["probability"]) < 0.9 and row["predicted"] in ("warm", "cold") for row in told)
+    assert [row["id"] for row in told] == [str((sure + unsure).index(text)) for text in texts]
+    # 再跑一次只是换一份建议
+    bertsmith.solve(rows, tmp_path / "out", dev=rows, unlabelled=file, suggest=100)
+    assert len((tmp_path / "out/label_next.csv").read_text().splitlines()) == 43
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked", "error", "said"),
+    [
+        (tagged_rows(40, 0), "new.txt", ConfigError, "a prediction of tag has no probability"),
+        (rows_of(40, 0), "absent.txt", InputError, "absent.txt"),
+        (rows_of(40, 0), "blank.txt", InputError, "no row can be predicted"),
+    ],
+)
+def test_rows_that_cannot_be_suggested_are_refused(rows, asked, error, said, tmp_path):
+    (tmp_path / "new.txt").write_text("a\n")
+    (tmp_path / "blank.txt").write_text("\n\n")
+    with pytest.raises(error, match=said):
+        bertsmith.solve(rows, tmp_path / "out", unlabelled=tmp_path / asked)
+    assert (tmp_path / "out").exists() == (asked == "blank.txt")
+
+
+def test_of_several_labels_the_least_sure_one_counts():
+    told = {"prediction": "a", "labels": ["a"], "probabilities": {"a": 0.95, "b": 0.4, "c": 0.01}}
+    assert more_labels._sure(told) == pytest.approx(0.6)

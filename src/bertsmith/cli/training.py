@@ -55,6 +55,9 @@ def solve(
     model: Annotated[
         list[str] | None, typer.Option(help="Encoder to try: a folder, or org/name on the Hub; may be repeated.")
     ] = None,
+    unlabelled: Annotated[
+        str | None, typer.Option(help="File of rows without labels: those to label next go to OUT/label_next.csv.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder, answer in OUT/model; the same command resumes.")] = Path(
         "runs/solve"
     ),
@@ -67,6 +70,7 @@ def solve(
     from bertsmith.train.monitor import TrainingStopped
 
     files: dict[str, Any] = {"dev": dev, "test": test, "text": text or [], "model": model or []}
+    files["unlabelled"] = unlabelled
     try:
         found = find(train, out, console=Console(), **files, **settings)
     except TrainingStopped as stopped:
@@ -75,6 +79,8 @@ def solve(
     name, value = next(iter(found.metrics.items()))
     scored = "held-out rows" if found.details.test is None else "test"
     print(f"{name} {value:.3f} on {scored}; kept in {found.model_folder}")
+    if unlabelled is not None:
+        print(f"what to label next is in {found.folder / 'label_next.csv'}")
     print(f'report in {found.report}; use it: bertsmith predict --model {found.model_folder} "…"')
 
 

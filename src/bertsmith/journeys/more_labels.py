@@ -1,20 +1,30 @@
-"""What more labels would bring: the score of words against the number of labelled rows.
+"""What more labels would bring, and which: the score of words against the number of rows, and what to label next.
 
 Scores of such models rise by about as much with each doubling of the rows (Hestness et al. 2017 find power laws of the
 error); a line through the last three points says what the next doubling would bring.
+
+What a model is least sure of teaches it most (Lewis and Gale 1994), but such texts are often alike; so they are taken
+one by one, each as unlike those before it as it is unsure (farthest first, Gonzalez 1985).
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_path
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.parts import train_linear
-from bertsmith.finetune.tasks.task import AdditiveTask
+from bertsmith.finetune.predict import Predictor
+from bertsmith.finetune.tasks.task import AdditiveTask, Record
 from bertsmith.inference.engine import DEFAULT
+from bertsmith.inference.words import counted
 from bertsmith.seeding import generator
 
 Curve = tuple[tuple[int, float], ...]
@@ -22,6 +32,8 @@ Curve = tuple[tuple[int, float], ...]
 SHARES = (8, 4, 2)
 FEWEST = 32
 """Rows of a point."""
+CANDIDATES = 10
+"""Unsure rows among which one is chosen to be labelled."""
 
 
 def label_curve(
@@ -85,3 +97,70 @@ def draw_curve(curve: Curve, metric: str) -> Figure:
     axes.set_ylabel(metric)
     axes.grid(alpha=0.3)
     return figure
+
+
+def label_next(model: Path, unlabelled: str | Path, count: int, reading: ReadingOptions) -> list[Record]:
+    """Returns the rows that would teach a model most: those of which it is least sure, spread out.
+
+    Args:
+        model: a folder that predicts with probabilities.
+        unlabelled: a file as `bertsmith predict --file` reads it.
+        count: how many rows; fewer where there are fewer different ones.
+        reading: how the file is read.
+
+    Returns:
+        Records of `Predictor`, in the order in which they were chosen, the least sure first.
+
+    Raises:
+        InputError: the file is not usable, or no row of it can be predicted.
+    """
+    predictor = Predictor.load(model)
+    found = {record["input"]: record for record in predictor.predict_file(unlabelled, reading) if _is_told(record)}
+    if not found:
+        raise InputError(f"{unlabelled}: no row can be predicted; there is nothing to label")
+    records = sorted(found.values(), key=_sure)[: CANDIDATES * count]
+    unsure = np.array([1 - _sure(record) for record in records])
+    vectors = _vectors([" ".join(record["input"]) for record in records])
+    chosen: list[int] = []
+    unlike = np.ones(len(records))
+    while len(chosen) < min(count, len(records)):
+        # 越没把握、与已选的越不像，越先选；选过的记为 -1，不再选
+        worth = unsure * unlike
+        worth[chosen] = -1
+        chosen.append(int(worth.argmax()))
+        unlike = np.minimum(unlike, 1 - (vectors @ vectors[chosen[-1]].T).toarray()[:, 0])
+    return [records[number] for number in chosen]
+
+
+def write_rows(records: Sequence[Record], path: Path) -> None:
+    """Writes rows that a person will label: their texts and other columns, what is predicted, and how sure that is."""
+    others = list(dict.fromkeys(name for record in records for name in record.get("columns", ())))
+    width = max(len(record["input"]) for record in records)
+    texts = ["text", "text_b"][:width] if width <= 2 else [f"text_{number}" for number in range(1, width + 1)]
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*texts, "predicted", "probability", *others])
+        for record in records:
+            rest = (record.get("columns", {}).get(name, "") for name in others)
+            writer.writerow([*record["input"], record["prediction"], f"{_sure(record):.3f}", *rest])
+
+
+def _is_told(record: Record) -> bool:
+    return record["prediction"] is not None
+
+
+def _sure(record: Record) -> float:
+    """Returns how probable a prediction is; of several labels the one least sure counts."""
+    if "probability" in record:
+        return float(record["probability"])
+    return float(min(max(share, 1 - share) for share in record["probabilities"].values()))
+
+
+def _vectors(texts: Sequence[str]) -> Any:
+    """Returns the n-grams of texts as rows of length 1, a sparse matrix."""
+    from scipy.sparse import csr_matrix
+
+    rows, columns, values = (np.concatenate(parts) for parts in zip(*counted(texts, None), strict=True))
+    lengths = np.sqrt(np.bincount(rows, weights=values**2, minlength=len(texts)))
+    shape = (len(texts), int(columns.max(initial=0)) + 1)
+    return csr_matrix((values / np.maximum(lengths, 1e-12)[rows], (rows, columns)), shape=shape)

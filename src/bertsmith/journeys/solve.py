@@ -13,6 +13,7 @@ many rows and epochs fit into the time) is kept before it begins; so the same co
 
     model/      the answer: words, or an encoder with words beside it     parts/    what each method left
     text/       the labelled texts, for pre-training                      tries.json, solve.json, split.json
+    label_next.csv, with rows without labels: those to label next
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from bertsmith.data.reading.lines import require_file
 from bertsmith.data.reading.records import FileNames
+from bertsmith.data.reading.sources import is_url
 from bertsmith.data.reading.tables import ending_of, kind_of
 from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, claim_folder, leaving_no_trace, locked, read_json, write_json, write_text
@@ -59,7 +62,7 @@ from bertsmith.inference.linear import LinearPipeline, read_words
 from bertsmith.inference.pipeline import require_pairs
 from bertsmith.inference.task_file import TASK_FILE, stated_length
 from bertsmith.journeys.more_labels import FEWEST as LEAST_OF_CURVE
-from bertsmith.journeys.more_labels import Curve, draw_curve, in_a_sentence, label_curve
+from bertsmith.journeys.more_labels import Curve, draw_curve, in_a_sentence, label_curve, label_next, write_rows
 from bertsmith.journeys.quickstart import quickstart
 from bertsmith.journeys.source import text_files
 from bertsmith.kernels.layers import best_device, on_device
@@ -72,6 +75,10 @@ from bertsmith.tokenizer import load_tokenizer
 
 SHAPES = ("classify", "multilabel", "regress", "tag", "answer")
 """The tasks whose labels can be solved for: their outputs can be added up."""
+
+SUGGESTED = ("classify", "multilabel", "answer")
+"""Those whose predictions have probabilities, by which rows to label next are chosen."""
+LABEL_NEXT = "label_next.csv"
 
 STEPS = 1200
 """Steps of fine-tuning that few labels get, in at most 20 epochs; many labels get three epochs, as in the paper."""
@@ -106,6 +113,7 @@ class SolveOptions:
     task: str | None = option(None, help="classify, multilabel, regress, tag or answer; default: by the labels.")
     minutes: float = option(10.0, min=0.01, help="Minutes for all together; words take seconds and always run.")
     seed: int = option(0, help="Random seed.")
+    suggest: int = option(50, min=1, help="Rows of --unlabelled to label next.")
 
 
 @dataclass(frozen=True)
@@ -179,6 +187,7 @@ def solve(
     test: DataSource | None = None,
     text: FileNames = (),
     model: str | Path | Sequence[str | Path] = (),
+    unlabelled: str | Path | None = None,
     console: Console | None = None,
     device: torch.device | str | None = None,
     **settings: Any,
@@ -200,6 +209,7 @@ def solve(
         test: scored once, by the answer.
         text: files or folders of text without labels, from which an encoder is pre-trained.
         model: encoders to try: folders, or names on the Hub.
+        unlabelled: a file of rows without labels: those that would teach most are written to `label_next.csv`.
         console: gets a line for each method; silent when None.
         device: None takes the GPU where there is one.
         **settings: the options of `bertsmith solve`, with underscores: `minutes`, `task`, `label_column` and so on.
@@ -223,7 +233,13 @@ def solve(
     # 生成器只能读一遍，而标签的形状与内容各要读一遍
     sources = {name: list(one) if isinstance(one, Iterator) else one for name, one in named.items() if one is not None}
     with on_device(device), leaving_no_trace(folder, "tries.json", "parts/*"):
-        task, parts, split, folds = _read(sources, built(ReadingOptions, reading), options, given)
+        asked = built(ReadingOptions, reading)
+        task, parts, split, folds = _read(sources, asked, options, given)
+        if unlabelled is not None:
+            if task.name not in SUGGESTED:
+                raise ConfigError(f"--unlabelled: a prediction of {task.name} has no probability; leave it out")
+            if not is_url(str(unlabelled)):
+                require_file(Path(unlabelled))
         files = text_files(text) if text else []
         job = _Job(task, parts, folds, folder, options, files, models, console or Console(quiet=True))
         request = {
@@ -239,6 +255,9 @@ def solve(
             write_json(folder / SPLIT_FILE, {"seed": options.seed, **split})
         with locked(folder):
             solved = job.finish(name_of(train))
+            if unlabelled is not None:
+                rows = label_next(folder / "model", unlabelled, options.suggest, asked)
+                write_rows(rows, folder / LABEL_NEXT)
     return Result(folder, (solved.test or solved.dev).metrics, folder / "model", folder / "report.html", solved)
 
 
@@ -719,7 +738,13 @@ class _Job:
         wrong = [[cut(one.text), one.expected, one.predicted, f"{one.confidence:.3g}"] for one in solved.dev.mistakes]
         columns = ("text", "true", "predicted", "error" if self.problem == REGRESSION else "confidence")
         parts.append(
-            Table(f"Worst mistakes on {self.held}", columns, wrong, "Some of these may be errors of the labels.")
+            Table(
+                f"Worst mistakes on {self.held}",
+                columns,
+                wrong,
+                "Some of these may be errors of the labels.",
+                ("text",),
+            )
         )
         first, last = solved.tries[0], solved.tries[-1]
         verdict = f"The best answer: {solved.answer}, with {metric} {last.score:.3f} on {self.held}"
