@@ -1,8 +1,8 @@
 """Which scripts and which languages texts are in, as shares.
 
-Scripts are counted letter by letter, by their Unicode names. Languages are told by py3langid (Lui and Baldwin 2012,
-"langid.py", in its retrained form): naive Bayes over runs of bytes. A text is of one language there, so a text of two
-counts for the one it has more of.
+Scripts are counted letter by letter, by their Unicode names. Languages are identified by py3langid (Lui and Baldwin
+2012, "langid.py", in its retrained form): naive Bayes over runs of bytes. A text is of one language
+there, so a text of two counts for the one it has more of.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WITHOUT_SPACES = ("Chinese", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "My
 """Scripts whose words have no spaces between them."""
 _SCRIPT_LETTERS = 200_000
 _TEXTS, _LETTERS = 1000, 500
-"""Texts whose language is told, spread evenly, and characters that are read of each."""
+"""Texts whose language is identified, spread evenly, and characters that are read of each."""
 _SURE = 0.2
 """Least probability of a language, among 139; `great product` has 0.45, `ok` 0.01."""
 _SHOWN = 1 / 200

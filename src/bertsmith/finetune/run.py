@@ -298,7 +298,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _start(self) -> PretrainedModel:
         model = self.task.build(self.start_folder, self.settings)
         reason = self.task.fresh_because(self.start_folder, self.settings)
-        told = f"the head of {self.start_folder} " + (f"starts afresh: {reason}" if reason else "goes on")
+        told = f"the head of {self.start_folder} " + (f"starts afresh: {reason}" if reason else "is kept")
         self.console.print(told, highlight=False, markup=False, soft_wrap=True)
         # 学会的头被丢掉时，不看进度的人也要知道
         if reason.startswith(LOST):

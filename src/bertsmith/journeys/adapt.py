@@ -1,4 +1,4 @@
-"""Domain adaptation: a general model goes on learning from the text of a domain (Gururangan et al. 2020).
+"""Domain adaptation: a general model continues to learn from the text of a domain (Gururangan et al. 2020).
 
     vocabulary   what the domain's words cost in pieces, and new pieces for the costliest if asked for
     corpus       token shards of the text
@@ -91,7 +91,7 @@ def adapt(
     device: torch.device | str | None = None,
     **settings: Any,
 ) -> Result[AdaptationResult]:
-    """Lets a general model go on learning from the text of a domain.
+    """Lets a general model continue to learn from the text of a domain.
 
     Examples:
         >>> import bertsmith

@@ -205,7 +205,7 @@ def _size_for(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokeniz
 
 
 def _recipe(options: QuickstartOptions, size: str | None) -> PreTrainingRecipe:
-    """Returns the recipe of the pre-training; `size` None takes one to go on with until it is chosen."""
+    """Returns the recipe of the pre-training; `size` None takes a provisional one until it is chosen."""
     own = bool(options.corpus)
     family = options.family or (OWN_FAMILY if own else WORLD_FAMILY)
     objective = options.objective or family_named(family).objective

@@ -90,7 +90,7 @@ class LossTerm(nn.Module):
 
 # 双向编码器若预测每个词，词会通过上层“看见自己”；只预测被遮住的 15%，左右两边的上下文才能同时用上
 class MaskedLMLoss(LossTerm):
-    """Task 1: -log p of the M hidden pieces, each told from both sides (Devlin et al. 2019, §3.1); mean, in nats."""
+    """Task 1: -log p of the M hidden pieces, predicted from both sides (Devlin et al. 2019, §3.1); mean, in nats."""
 
     name, title = "mlm", "masked-LM"
 

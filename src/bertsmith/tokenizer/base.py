@@ -131,10 +131,10 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def continuing(self) -> NDArray[np.bool_]:
-        """[V], True for pieces that go on with the word of the piece before them."""
+        """[V], True for pieces that continue the word of the piece before them."""
 
     def continuations(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tells which pieces of a text go on with the word of the piece before them."""
+        """Tells which pieces of a text continue the word of the piece before them."""
         return self.continuing[ids]
 
     @abstractmethod

@@ -224,11 +224,11 @@ class LibraryTokenizer(Tokenizer):
 
     @property
     def continuing(self) -> NDArray[np.bool_]:
-        """[V], True for pieces that go on with the word of the piece before them."""
+        """[V], True for pieces that continue the word of the piece before them."""
         return self._borders.continuing
 
     def continuations(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tells which pieces of a text go on with a word: none behind a punctuation mark, any behind a lone space."""
+        """Tells which pieces of a text continue a word: none behind a punctuation mark, any behind a lone space."""
         borders = self._borders
         found = borders.continuing[ids]
         found[1:] &= ~borders.ending[ids[:-1]]

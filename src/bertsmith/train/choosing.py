@@ -159,7 +159,7 @@ def recipe_for(size: str = "mini", *, device: torch.device | str = "cpu", **over
 
 
 def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecipe:
-    """Returns the recipe that goes on training a model, such as a general one on the text of a domain.
+    """Returns the recipe that continues training a model, such as a general one on the text of a domain.
 
     Args:
         folder: a model folder, ours or one that `transformers` wrote.

@@ -36,7 +36,7 @@ REPEATED = 15.4
 """R*, the passes after which the text is nearly used up; Muennighoff et al. found it for causal models."""
 
 EARLIEST_ALARM, ALARMING = 0.3, 0.4
-"""A run is told from this share of it on when its held-out loss is so many nats above the expected one. Earlier, runs
+"""A run is warned from this share of it on when its held-out loss is so many nats above the expected one. Earlier, runs
 differ too much in when they leave the plateau of knowing frequencies only."""
 
 _FREE = {*ENDS, "seed", "corpus", "precision", "dropout"}

@@ -425,7 +425,7 @@ class PreTrainingRun:
         return True
 
     def _expected(self, loss: float) -> dict[str, float]:
-        """Returns the held-out loss that such a run has by now, where that is known; a run far above it is told."""
+        """Returns the held-out loss that such a run has by now, where that is known; a run far above it is warned."""
         if self.expectation is None or self.trainer.step == 0:
             return {}
         done = self.trainer.step / self.total_steps

@@ -42,7 +42,7 @@ class Memory:
     caches: list[Cache] = field(default_factory=list)
 
     def select(self, rows: Tensor) -> Memory:
-        """Returns the memory of some rows, with what was kept for them: beams that go on."""
+        """Returns the memory of some rows, with what was kept for them: beams that continue."""
         chosen = [
             Cache(*(None if each is None else each.index_select(1, rows) for each in (cache.own, cache.read)))
             for cache in self.caches

@@ -99,7 +99,7 @@ class Source:
 
     @property
     def text_size(self) -> float:
-        """About how many bytes of text the file holds, told from its size and ending alone."""
+        """About how many bytes of text the file holds, estimated from its size and ending alone."""
         return self.size * _TEXT_PER_BYTE.get("packed" if self.packed else self.kind, 1.0)
 
 

@@ -366,7 +366,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         return PreTrainingBatch.from_arrays(predicted, lengths, token_type_ids, labels, counts)
 
     def _continuations(self, rows: NDArray[np.int32], input_ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Returns [T], True on pieces that go on with a word; None where nobody asks."""
+        """Returns [T], True on pieces that continue a word; None where nobody asks."""
         if self.settings.masking.kind == "token":
             return None
         return rows[:, 1].astype(np.bool_) if self._carries_words else self._tokenizer.continuations(input_ids)

@@ -107,7 +107,7 @@ class Faults:
 
     @contextmanager
     def skipped(self) -> Iterator[None]:
-        """Ends the block at a fault; goes on after it where faults are skipped."""
+        """Ends the block at a fault; continues after it where faults are skipped."""
         try:
             yield
         except InputError as error:

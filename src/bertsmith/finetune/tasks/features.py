@@ -131,7 +131,7 @@ class FeatureTaggingTask(TaggingTask):
         return model
 
     def fresh_because(self, folder: Path, settings: FineTuningSettings) -> str:  # noqa: ARG002
-        """Returns why the tagger head starts afresh; empty where the folder's goes on."""
+        """Returns why the tagger head starts afresh; empty where the folder's is kept."""
         told, known = self.describe(), read_task_file(folder)
         if known.get("task") != self.name:
             return "there is none for this task in the folder"

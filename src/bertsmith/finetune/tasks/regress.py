@@ -102,7 +102,7 @@ class RegressionTask(TextTask[ScoredText, float]):
         return [(example.score - self.mean) / self.spread for example in examples]
 
     def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedModel:
-        """Returns a model to train; a head that goes on gives numbers like those of its file, and learns these here."""
+        """Returns a model to train; a head that is kept gives numbers like those of its file, and learns these here."""
         model = super().build(folder, settings)
         if not self.fresh_because(folder, settings):
             last = _last(model)

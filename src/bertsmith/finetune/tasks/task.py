@@ -110,7 +110,7 @@ class TaskSpec:
 
     Attributes:
         name: the word on the command line and in `task.json`, such as `classify`; also the name of its pipeline.
-        pipeline: predicts with a trained model; says which fields of the task it is told, and at which endpoint.
+        pipeline: predicts with a trained model; says which fields of the task it is given, and at which endpoint.
         options: a dataclass of `bertsmith.settings`; its fields are options of `bertsmith finetune`, and
             `Task.learned_from` receives it.
         learning_rate: a peak to begin with; the paper's unless the task trains few and fresh weights.
@@ -286,11 +286,11 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         return {"id2label": {}, "problem_type": None}
 
     def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedModel:
-        """Returns a model to train: that of a folder whose head goes on, else its encoder under a fresh head."""
+        """Returns a model to train: that of a folder whose head is kept, else its encoder under a fresh head."""
         return new_model(self.spec.architecture, folder, settings, **self.config_fields())
 
     def fresh_because(self, folder: Path, settings: FineTuningSettings) -> str:
-        """Returns why the head starts afresh, for people; empty where the folder's goes on."""
+        """Returns why the head starts afresh, for people; empty where the folder's is kept."""
         if settings.from_random:
             return "the weights are random"
         said = self.config_fields()

@@ -172,7 +172,7 @@ def _period_of(kinds: list[str]) -> int:
 
 
 class ModernBertEmbedding(nn.Module):
-    """Token embedding, then LayerNorm and dropout: where a token stands is told to attention alone."""
+    """Token embedding, then LayerNorm and dropout: where a token stands is known to attention alone."""
 
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__()
