@@ -722,7 +722,7 @@ class _Job:
             figures_table(figures),
         ]
         if solved.curve:
-            said = f"{in_a_sentence(solved.curve, metric)} (dashed), if the last doublings go on."
+            said = f"{in_a_sentence(solved.curve, metric)} (dashed), if the last doublings are a guide."
             parts.append(Picture("More labels", said, draw_curve(solved.curve, metric)))
         if all(solved.mix[:2]):
             parts.append(self._only_one(solved))
