@@ -11,6 +11,8 @@ help:  ## show what can be made
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	# pip 23.0 (Debian 12) 解不开 [test,check] 的依赖，十分钟也算不完
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=23.1'
 
 # pip 看到已装好且符合约束的包会跳过；标记文件避免每次都去检查
 $(VENV)/.installed: $(BIN)/python $(SETTINGS)
