@@ -349,7 +349,7 @@ def test_a_state_that_cannot_be_read_just_now_is_not_damaged(village, tmp_path, 
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr("bertsmith.train.state._checksum", fails)
-    newest = r"step-000000002: cannot be read \(Too many open files\).* go on from the state before"
+    newest = r"step-000000002: cannot be read \(Too many open files\).* resume from the state before"
     with pytest.raises(RunFolderError, match=newest):
         load_latest_state(tmp_path, fresh_trainer(village, 0))
     assert sorted(path.name for path in tmp_path.iterdir()) == states

@@ -188,8 +188,8 @@ def _require_precision(folder: Path, settings: FineTuningSettings, precision: st
     begun = asked.get("precision") if isinstance(asked, dict) else None
     if begun in ("bf16", "float32") and begun != precision:
         raise RunFolderError(
-            f"{folder}: was begun in {begun}, and this machine is best at {precision}; pass --precision {begun} to go"
-            " on, or choose another --out"
+            f"{folder}: was begun in {begun}, and this machine is best at {precision}; pass --precision {begun} to"
+            " resume, or choose another --out"
         )
 
 

@@ -5,8 +5,8 @@ The equation itself is in `model/attention.py`, which hands it in. What is here 
 - CUDA runs variable-length flash attention in 16 bits; that kernel has no dropout on the attention weights and no
   prefix masks, for which a padded rectangle is used
 - the CPU cuts a batch with unequal lengths into rectangles, where that computes enough less for padding
-- the CPU's fused kernel is used in float32 without dropout; in bf16 or with dropout the plain equation, two batched
-  matmuls and a softmax, is up to three times as fast
+- the CPU's fused kernel is used for long sequences in float32 without dropout; in bf16, with dropout or on short
+  sequences the plain equation, two batched matmuls and a softmax, is up to three times as fast
 - where tokens read a window, the CPU cuts a long sequence into blocks of queries, each with the keys around it: time
   and memory then grow with the length, not with its square
 """
@@ -26,6 +26,9 @@ from bertsmith.kernels.processor import ASYNCHRONOUS
 
 Equation = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 """(query, key, value [N, A, S, D], hidden keys [N or 1, 1, S or 1, S] bool or None) → [N, A, S, D]."""
+
+SHORT = 32
+"""Up to this length the plain equation beats the fused kernel on the CPU at float32 too."""
 
 LONG_IN_WINDOWS = 3
 """From this many windows on, a sequence is cut into blocks; a block reads three windows of keys."""
@@ -134,7 +137,7 @@ def _attend_padded(
     if on_cpu and window is not None and batch.max_seqlen > LONG_IN_WINDOWS * window:
         return _attend_in_windows(qkv, batch, window, equation, dropout=dropout)
     query, key, value = batch.pad(qkv).permute(2, 0, 3, 1, 4)
-    if on_cpu and (dropout or qkv.dtype == torch.bfloat16 or torch.compiler.is_exporting()):
+    if on_cpu and (dropout or qkv.dtype == torch.bfloat16 or torch.compiler.is_exporting() or query.shape[2] <= SHORT):
         mixed = equation(query, key, value, mask.hidden_keys(batch))
     elif mask.is_causal and mask.prefix_lengths is None and mask.window is None:
         mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
