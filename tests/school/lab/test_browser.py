@@ -2,6 +2,7 @@
 
 import csv
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +15,22 @@ from bertsmith_school.looking.maps import load_for_maps, maps_of
 
 EVIL = "<script>window.ran = 1</script> the man <img src=x onerror='window.ran = 2'> eats"
 TABS = {
-    "en": "Fill the mask|Attention|Next sentence|Tokens|My task|Similarity map|Search|Topics|Your file|Compare two"
-    " models"
-    "|Training|Learn",
+    "en": "Fill the mask|Attention|Next sentence|Tokens|My task|Similarity map|Search|Topics|Your file"
+    "|Compare two models|Training|Learn",
     "zh": "填空|注意力|下一句|词元|我的任务|相似度图|搜索|主题|你的文件|比较两个模型|训练|学习",
 }
 PLOT = ".js-plotly-plot"
+playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need pip install playwright")
 
 
 def open_tab(page, name):
     """Clicks a tab, or finds it in the menu of those that have no room."""
     tab = page.locator("[role=tablist] button[role=tab]:visible", has_text=name)
     if tab.count():
-        tab.first.click()
-        return
+        # 页面排好版之前看得见的标签，随后可能收进菜单
+        with suppress(playwright.TimeoutError):
+            tab.first.click(timeout=5000)
+            return
     page.locator(".overflow-menu > button").first.click()
     page.locator(".overflow-dropdown button", has_text=name).click()
 
