@@ -24,15 +24,19 @@ playwright = pytest.importorskip("playwright.sync_api", reason="browser tests ne
 
 
 def open_tab(page, name):
-    """Clicks a tab, or finds it in the menu of those that have no room."""
+    """Opens a tab, or finds it in the menu of those that have no room."""
     tab = page.locator("[role=tablist] button[role=tab]:visible", has_text=name)
-    if tab.count():
-        # 页面排好版之前看得见的标签，随后可能收进菜单
+    # 页面排好版之前看得见的标签，随后可能收进菜单；点到了没有，要看它选上没有
+    for _ in range(6):
         with suppress(playwright.TimeoutError):
-            tab.first.click(timeout=5000)
+            if tab.count():
+                tab.first.click(timeout=5000)
+            else:
+                page.locator(".overflow-menu > button").first.click(timeout=5000)
+                page.locator(".overflow-dropdown button", has_text=name).click(timeout=5000)
+            page.wait_for_selector(f"[role=tab][aria-selected=true]:has-text({name!r})", state="attached", timeout=5000)
             return
-    page.locator(".overflow-menu > button").first.click()
-    page.locator(".overflow-dropdown button", has_text=name).click()
+    pytest.fail(f"the tab {name} does not open")
 
 
 def choose_model(page, name):
