@@ -34,8 +34,8 @@ def questions(count, seed, *, impossible=0.0):
 
 def test_words_find_answers_that_shape_and_nearness_tell():
     train, dev = questions(100, 0), questions(40, 1)
-    model, fit = train_spans(train, dev)
     task = AnsweringTask.of(train)
+    model, fit = train_spans(task, train, dev)
     answerer = task.pipeline(model, None, None)
     found = task.metrics(dev, task.predicted(answerer, dev))
     assert found["exact_match"] > 0.9
@@ -46,8 +46,8 @@ def test_words_find_answers_that_shape_and_nearness_tell():
 
 def test_questions_without_an_answer_are_left_unanswered():
     train, dev = questions(120, 0, impossible=0.4), questions(50, 1, impossible=0.4)
-    model, fit = train_spans(train, dev)
     task = AnsweringTask.of(train)
+    model, fit = train_spans(task, train, dev)
     assert task.null_threshold == 0.0
     pipeline = task.pipeline(model, None, None)
     task = task.decided(pipeline, fit.outputs, dev)
@@ -87,12 +87,12 @@ def test_targets_are_the_words_that_an_answer_touches():
 def test_by_folds_no_question_is_answered_by_what_learned_from_it():
     examples = questions(40, 0)
     folds = [number % 2 for number in range(40)]
-    _, fit = train_spans(examples, None, (0.1,), folds=folds)
-    rows, first = AnsweringTask.of(examples).rows(examples), 0
+    task = AnsweringTask.of(examples)
+    _, fit = train_spans(task, examples, None, (0.1,), folds=folds)
+    rows, first = task.rows(examples), 0
     for part in range(2):
         rest = [one for one, fold in zip(examples, folds, strict=True) if fold != part]
-        alone, _ = train_spans(rest, rest, (0.1,))
-        task = AnsweringTask.of(examples)
+        alone, _ = train_spans(task, rest, rest, (0.1,))
         pipeline = task.pipeline(alone, None, None)
         same = 0
         for one, size, fold in zip(examples, rows, folds, strict=True):

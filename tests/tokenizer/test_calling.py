@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import transformers
 
@@ -33,18 +34,35 @@ CALLS = [
     {"padding": "max_length", "truncation": True},
     {"padding": "do_not_pad", "truncation": "do_not_truncate"},
     {"add_special_tokens": False, "truncation": True, "max_length": 9},
+    {"padding": True, "return_attention_mask": False, "return_token_type_ids": False},
+    {"return_special_tokens_mask": True, "return_offsets_mapping": True, "return_length": True},
+    {"truncation": True, "max_length": 10, "stride": 3, "return_overflowing_tokens": True, "padding": True},
 ]
 
 
-@pytest.mark.parametrize("paired", [False, True])
-@pytest.mark.parametrize("options", CALLS, ids=lambda options: " ".join(options) or "nothing")
+# windows of pairs are compared in test_encoding
+@pytest.mark.parametrize(
+    ("options", "paired"),
+    [(options, paired) for options in CALLS for paired in (False, True) if not (paired and "stride" in options)],
+    ids=lambda given: " ".join(given) or "nothing" if isinstance(given, dict) else ("pairs" if given else "texts"),
+)
 def test_the_fields_words_give_the_fields_rows(ours, theirs, options, paired):
-    columns = (TEXTS, PAIRS) if paired else (TEXTS,)
-    found, expected = ours(*columns, **options), theirs(*columns, **options)
+    more = {"text_pair": PAIRS} if paired else {}
+    found, expected = ours(TEXTS, **more, **options), theirs(TEXTS, **more, **options)
     assert expected.keys() <= found.keys()
+    assert ("attention_mask" in found) is ("attention_mask" in expected)
     for name, rows in expected.items():
-        assert type(found[name]) is type(rows)
-        assert [list(row) for row in found[name]] == [list(row) for row in rows], name
+        if "return_tensors" in options:
+            assert type(found[name]) is type(rows)
+            assert found[name].tolist() == rows.tolist()
+        else:
+            assert [[*map(_plain, row)] if isinstance(row, (list, tuple)) else row for row in found[name]] == [
+                [*map(_plain, row)] if isinstance(row, (list, tuple)) else row for row in rows
+            ], name
+
+
+def _plain(one):
+    return tuple(one) if isinstance(one, (list, tuple)) else one
 
 
 def test_one_text_as_tensors_is_a_batch_of_one(ours, theirs):
@@ -55,8 +73,32 @@ def test_one_text_as_tensors_is_a_batch_of_one(ours, theirs):
         found.labels  # noqa: B018
 
 
-def test_a_limit_that_nobody_named_is_refused(ours, theirs, tmp_path):
+def test_ids_and_pieces_both_ways(ours, theirs):
+    import torch
+
+    rows = ours(TEXTS, padding=True)["input_ids"]
+    for given in (rows, np.array(rows), torch.tensor(rows)):
+        assert ours.batch_decode(given) == [ours.decode(row) for row in rows]
+        assert ours.convert_ids_to_tokens(given[0]) == theirs.convert_ids_to_tokens(rows[0])
+    assert ours.batch_decode([rows[1]], skip_special_tokens=True) == theirs.batch_decode(
+        [rows[1]], skip_special_tokens=True
+    )
+    assert ours.convert_ids_to_tokens(rows[0], skip_special_tokens=True) == theirs.convert_ids_to_tokens(
+        rows[0], skip_special_tokens=True
+    )
+    pieces = ["the", "##ing", "no-such-piece"]
+    assert ours.convert_tokens_to_ids(pieces) == theirs.convert_tokens_to_ids(pieces)
+    assert ours.convert_tokens_to_ids("the") == theirs.convert_tokens_to_ids("the")
+    assert ours.convert_ids_to_tokens(101) == "[CLS]"
+    assert ours.get_vocab() == theirs.get_vocab()
     assert ours.model_max_length == theirs.model_max_length
+    with pytest.raises(InputError, match="id 99999999 is not in the vocabulary"):
+        ours.convert_ids_to_tokens([99999999])
+
+
+def test_what_contradicts_itself_is_refused(ours, tmp_path):
+    with pytest.raises(InputError, match="pair and text_pair are the same thing"):
+        ours("a", "b", text_pair="b")
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
     bare = load_tokenizer(tmp_path / "vocab.txt")
     assert bare.model_max_length is None

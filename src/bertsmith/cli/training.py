@@ -66,11 +66,17 @@ def solve(
     """Find the best answer for labelled texts: words, an encoder, or both together."""
     from rich.console import Console
 
+    from bertsmith.journeys.solve import LABEL_NEXT
     from bertsmith.journeys.solve import solve as find
     from bertsmith.train.monitor import TrainingStopped
 
-    files: dict[str, Any] = {"dev": dev, "test": test, "text": text or [], "model": model or []}
-    files["unlabelled"] = unlabelled
+    files: dict[str, Any] = {
+        "dev": dev,
+        "test": test,
+        "text": text or [],
+        "model": model or [],
+        "unlabelled": unlabelled,
+    }
     try:
         found = find(train, out, console=Console(), **files, **settings)
     except TrainingStopped as stopped:
@@ -80,7 +86,7 @@ def solve(
     scored = "held-out rows" if found.details.test is None else "test"
     print(f"{name} {value:.3f} on {scored}; kept in {found.model_folder}")
     if unlabelled is not None:
-        print(f"what to label next is in {found.folder / 'label_next.csv'}")
+        print(f"what to label next is in {found.folder / LABEL_NEXT}")
     print(f'report in {found.report}; use it: bertsmith predict --model {found.model_folder} "…"')
 
 

@@ -40,14 +40,8 @@ def train_chain(
     known = most_frequent(counts, tags)
     nothing = np.zeros((len(known), tags), dtype=np.float32)
     empty = Chain(task.labels, known.astype(np.int32), nothing, nothing[:1, 0], nothing[:0])
-    ways = Ways(
-        partial(_matrix, empty),
-        partial(_losses, task),
-        partial(_filled, empty),
-        lambda chain, examples: chain.logits([one.words for one in examples]),
-        task.rows,
-    )
-    return fitted_rows(ways, train, dev, folds, strengths, (len(known) + 1 + tags, tags), tolerances)
+    ways = Ways(partial(_matrix, empty), partial(_losses, task), partial(_filled, empty))
+    return fitted_rows(task, ways, train, dev, folds, strengths, (len(known) + 1 + tags, tags), tolerances)
 
 
 def _filled(empty: Chain, table: Floats) -> Chain:

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.finetune.tasks.task import AdditiveTask
+
 Floats = NDArray[np.float64]
 Losses = Callable[[Floats, Floats], tuple[float, Floats, Floats]]
 """Takes scores [N, C] and further parameters [R, C]; gives a loss, and its slopes at both."""
@@ -45,18 +47,15 @@ class Ways(NamedTuple):
         matrix: gives the features of examples, a sparse matrix [N, F].
         losses: gives the losses of their outputs.
         filled: makes a model of parameters.
-        outputs: gives the outputs [N, C] of a model for examples.
-        rows: says how many rows each example has.
     """
 
     matrix: Callable[[Sequence[Any]], Any]
     losses: Callable[[Sequence[Any]], Losses]
     filled: Callable[[Floats], Any]
-    outputs: Callable[[Any, Sequence[Any]], Tensor]
-    rows: Callable[[Sequence[Any]], list[int]]
 
 
 def fitted_rows(
+    task: AdditiveTask[Any, Any],
     ways: Ways,
     train: Sequence[Any],
     dev: Sequence[Any] | None,
@@ -87,10 +86,10 @@ def fitted_rows(
     learned, strength, tables = fitted(pieces, whole, held_loss, strengths, shape, tolerances)
     model = ways.filled(learned)
     if dev is not None:
-        return model, Fit(strength, ways.outputs(model, dev))
+        return model, Fit(strength, task.outputs(model, dev))
     told = zip(tables, held, strict=True)
-    outputs = torch.cat([ways.outputs(ways.filled(table), examples) for table, examples in told])
-    return model, Fit(strength, in_order(outputs, ways.rows(train), numbers))
+    outputs = torch.cat([task.outputs(ways.filled(table), examples) for table, examples in told])
+    return model, Fit(strength, in_order(outputs, task.rows(train), numbers))
 
 
 def _chosen(examples: Sequence[Any], which: NDArray[np.bool_]) -> list[Any]:

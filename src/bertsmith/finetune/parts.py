@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from bertsmith.errors import ConfigError
 from bertsmith.finetune.chain import train_chain
 from bertsmith.finetune.linear import Fit
 from bertsmith.finetune.spans import train_spans
@@ -15,18 +16,10 @@ from bertsmith.finetune.tasks.answer import AnsweringTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.finetune.tasks.task import AdditiveTask
-from bertsmith.finetune.words import SPANS, train_words
+from bertsmith.finetune.words import train_words
 from bertsmith.inference.chain import Chain
-from bertsmith.inference.classify import SINGLE
 from bertsmith.inference.linear import LinearModel
 from bertsmith.inference.words import Words
-
-
-def problem_of(task: AdditiveTask[Any, Any]) -> str:
-    """Returns what a row of the task's outputs means; each word of a sentence has one tag of several."""
-    if isinstance(task, AnsweringTask):
-        return SPANS
-    return str(task.config_fields()["problem_type"] or SINGLE)
 
 
 def train_linear(
@@ -36,12 +29,18 @@ def train_linear(
     if isinstance(task, TaggingTask):
         return train_chain(task, train, dev, folds=folds)
     if isinstance(task, AnsweringTask):
-        return train_spans(train, dev, folds=folds)
+        return train_spans(task, train, dev, folds=folds)
     return train_words(cast("Any", task), train, dev, folds=folds)
 
 
 def majority(task: AdditiveTask[Any, Any], train: Sequence[Any]) -> LinearModel:
-    """Returns a model without features: it gives the shares of the classes, tags or labels, or the mean."""
+    """Returns a model without features: it gives the shares of the classes, tags or labels, or the mean.
+
+    Raises:
+        ConfigError: the task has answers, of which none is the commonest.
+    """
+    if isinstance(task, AnsweringTask):
+        raise ConfigError("answers have no commonest one")
     target = np.asarray(task.targets(train), dtype=np.float64)
     labels = tuple(task.config_fields()["id2label"].values())
     if isinstance(task, RegressionTask):
@@ -54,4 +53,4 @@ def majority(task: AdditiveTask[Any, Any], train: Sequence[Any]) -> LinearModel:
     biases = bias.astype(np.float32)
     if isinstance(task, TaggingTask):
         return replace(Chain.none(labels), bias=biases)
-    return replace(Words.none(problem_of(task), labels, paired=cast("Any", task).paired), bias=biases)
+    return replace(Words.none(task.problem, labels, paired=cast("Any", task).paired), bias=biases)

@@ -14,8 +14,11 @@ import numpy as np
 
 from bertsmith.finetune.datasets.questions import QuestionExample
 from bertsmith.finetune.linear import Fit, Floats, Losses, Ways, fitted_rows, most_frequent
+from bertsmith.finetune.tasks.task import AdditiveTask
 from bertsmith.inference.spans import OUTPUTS, Spans, looks, passage_words, span_chances
 
+SPANS = "answer"
+"""What a row of outputs means: where an answer begins and ends."""
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
 TOLERANCES = (1e-3, 1e-4)
 """As in `linear`; nearer to the optimum, answers get no better."""
@@ -28,6 +31,7 @@ LAST = 1 << len(OUTPUTS)
 
 
 def train_spans(
+    task: AdditiveTask[Any, Any],
     train: Sequence[QuestionExample],
     dev: Sequence[QuestionExample] | None,
     strengths: Sequence[float] = STRENGTHS,
@@ -43,19 +47,9 @@ def train_spans(
     known = most_frequent(counts, len(OUTPUTS))
     nothing = np.zeros((len(known), len(OUTPUTS)), dtype=np.float32)
     empty = Spans(known.astype(np.int32), nothing, np.zeros(len(OUTPUTS), dtype=np.float32))
-    ways = Ways(partial(_matrix, empty), _losses, partial(_filled, empty), outputs_of, words_of)
-    spans, fit = fitted_rows(ways, some, dev, folds, strengths, (len(known) + 1, len(OUTPUTS)), TOLERANCES)
+    ways = Ways(partial(_matrix, empty), _losses, partial(_filled, empty))
+    spans, fit = fitted_rows(task, ways, some, dev, folds, strengths, (len(known) + 1, len(OUTPUTS)), TOLERANCES)
     return spans, fit if len(some) == len(train) else fit._replace(rows=len(some))
-
-
-def outputs_of(model: Any, examples: Sequence[QuestionExample]) -> Any:
-    """Returns the outputs [W, 4] of a model for questions."""
-    return model.logits([(one.question, one.context) for one in examples])
-
-
-def words_of(examples: Sequence[QuestionExample]) -> list[int]:
-    """Returns the number of words of each passage."""
-    return [len(passage_words(one.context).words) for one in examples]
 
 
 def targets_of(examples: Sequence[QuestionExample]) -> list[int]:

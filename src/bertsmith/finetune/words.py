@@ -22,14 +22,12 @@ from torch import Tensor
 
 from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.linear import STRENGTHS, Fit, Floats, Losses, fitted, most_frequent, scores_of
-from bertsmith.finetune.spans import span_losses
+from bertsmith.finetune.spans import SPANS, span_losses
 from bertsmith.finetune.tasks.classify import TextTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.inference.classify import REGRESSION, SINGLE
 from bertsmith.inference.words import PART, SIMILARITIES, StatesLayer, Words, all_outputs, counted
 
-SPANS = "answer"
-"""What is predicted is where an answer begins and ends, see `spans`."""
 CHANCE = 1.92
 """Half the 95 % quantile of chi squared with one degree of freedom."""
 
@@ -53,8 +51,8 @@ def train_words(
     Returns:
         The model; the strength, and the outputs for dev or, by folds, for the training examples.
     """
-    problem, labels = _kind(task)
-    known = replace(_known(task, train, len(labels)), problem=problem, labels=labels)
+    labels = tuple(task.config_fields()["id2label"].values())
+    known = replace(_known(task, train, len(labels)), problem=task.problem, labels=labels)
     features = _matrix(known, task, train)
     held = None if dev is None else _matrix(known, task, dev)
     weights, bias, fit = _learned(task, features, train, held, dev, folds, strengths)
@@ -80,7 +78,7 @@ def train_states(
     Returns:
         A model without n-grams that holds the layer; the rest as `train_words`.
     """
-    problem, labels = _kind(task)
+    problem, labels = task.problem, tuple(task.config_fields()["id2label"].values())
     # 各维的尺度差别很大：标准化之后同一个惩罚对谁都公平；宽度再多，也只当一个整体来罚
     mean, spread = vectors.mean(0), vectors.std(0, correction=0) * len(vectors[0]) ** 0.5 + 1e-6
     scaled = [None if one is None else ((one - mean) / spread).numpy() for one in (vectors, held)]
@@ -88,11 +86,6 @@ def train_states(
     weights /= spread.numpy()[:, None]
     layer = StatesLayer(pooling, weights, (bias - mean.numpy() @ weights).astype(np.float32))
     return Words.none(problem, labels, paired=task.paired, states=layer), fit
-
-
-def _kind(task: TextTask[Any, Any]) -> tuple[str, tuple[str, ...]]:
-    fields = task.config_fields()
-    return str(fields["problem_type"]), tuple(fields["id2label"].values())
 
 
 def _learned(
@@ -105,7 +98,7 @@ def _learned(
     strengths: Sequence[float],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Fit]:
     """Chooses the strength by what was held out; returns weights [F, C] and bias [C], and how they were found."""
-    problem, labels = _kind(task)
+    problem, labels = task.problem, tuple(task.config_fields()["id2label"].values())
     target = np.asarray(task.targets(train), dtype=np.float64)
     each = _example_weights(task, target)
     columns = 1 if problem == SINGLE and len(labels) == 2 else len(labels)

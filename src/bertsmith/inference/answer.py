@@ -282,11 +282,11 @@ class Answer(LinearPipeline, name="answer"):
             for (reading, window), row in zip(block, rows.tolist(), strict=True):
                 # 窗口按题目次序到来：换了一题，说明前一题的窗口已全部读完，可以作答
                 if current is not None and reading is not current:
-                    yield current.answer(self.n_best, self.null_threshold)
+                    yield _answered(current.places, current.null_score, self.n_best, self.null_threshold)
                 current = reading
                 reading.add(window, row)
         if current is not None:
-            yield current.answer(self.n_best, self.null_threshold)
+            yield _answered(current.places, current.null_score, self.n_best, self.null_threshold)
 
     def logits(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
         """Returns [W, 4] float32, what is said of each word of N passages beside their questions, see `spans.OUTPUTS`.
@@ -440,10 +440,6 @@ class _Reading:
             text, place = passage.text[start:end], (-score, start, end)
             # 相同的文字只留得分最高的一处：重叠的窗口会把同一个答案报两次
             self.places[text] = min(place, self.places.get(text, place))
-
-    def answer(self, n_best: int, null_threshold: float | None) -> Answered:
-        """Returns the answer, when all windows have been added."""
-        return _answered(self.places, self.null_score, n_best, null_threshold)
 
 
 def _answered(

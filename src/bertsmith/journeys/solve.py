@@ -44,7 +44,7 @@ from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
 from bertsmith.finetune.linear import in_order
 from bertsmith.finetune.metrics import Interval, in_words
-from bertsmith.finetune.parts import majority, problem_of, train_linear
+from bertsmith.finetune.parts import majority, train_linear
 from bertsmith.finetune.report import cut, draw_confusion, draw_reliability
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -52,7 +52,7 @@ from bertsmith.finetune.splits import fold_numbers, held_out, together
 from bertsmith.finetune.tasks import all_tasks, save_task, task_named
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
 from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation
-from bertsmith.finetune.words import CHANCE, SPANS, mix_of, train_states
+from bertsmith.finetune.words import CHANCE, mix_of, train_states
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import REGRESSION, sequence_rows
@@ -353,7 +353,6 @@ class _Job:
         self.held = "folds" if folds else "dev"
         self.console = console
         self.shown = console if console.is_terminal else None
-        self.problem = problem_of(task)
         notes = folder / "tries.json"
         self.notes = read_json(notes, Notes, RunFolderError, "choose another --out") if notes.exists() else Notes()
         self.outputs: dict[str, Tensor] = {}
@@ -363,10 +362,7 @@ class _Job:
         done = self.folder / "result.json"
         if done.exists():
             return read_json(done, Solved, RunFolderError, "remove it or choose another --out")
-        if self.problem == SPANS:
-            self._skip("majority", "answers have no commonest one")
-        else:
-            self._do("majority", self._majority)
+        self._do("majority", self._majority)
         self._do("words", self._words)
         for called, model in self.models.items():
             self._frozen(f"frozen {called}", model)
@@ -625,10 +621,12 @@ class _Job:
     def _mixes(self, names: Sequence[str]) -> dict[str, tuple[tuple[float, float, float], float]]:
         """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""
         target = [getattr(one, "score", None) for one in self.dev]
-        truth = target if self.problem == REGRESSION else self.task.targets(self.dev)
+        truth = target if self.task.problem == REGRESSION else self.task.targets(self.dev)
         # 标签太少时似然分不出高下，而编码器事先就懂得多：要词显著更好才只用词
         slack = -CHANCE if self.folds else CHANCE
-        return {name: mix_of(self.problem, self.outputs[name], self.outputs["words"], truth, slack) for name in names}
+        return {
+            name: mix_of(self.task.problem, self.outputs[name], self.outputs["words"], truth, slack) for name in names
+        }
 
     def _best(self, names: Sequence[str]) -> str:
         """Returns the encoder that does best beside words; empty for none."""
@@ -736,7 +734,7 @@ class _Job:
             said = "How often predictions of a confidence are right: on the dashed line the two agree."
             parts.append(Picture("Reliability", said, draw_reliability(reliable)))
         wrong = [[cut(one.text), one.expected, one.predicted, f"{one.confidence:.3g}"] for one in solved.dev.mistakes]
-        columns = ("text", "true", "predicted", "error" if self.problem == REGRESSION else "confidence")
+        columns = ("text", "true", "predicted", "error" if self.task.problem == REGRESSION else "confidence")
         parts.append(
             Table(
                 f"Worst mistakes on {self.held}",

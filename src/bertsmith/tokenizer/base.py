@@ -156,6 +156,7 @@ class Tokenizer(ABC):
         text: str | Sequence[str],
         pair: str | Sequence[str] | None = None,
         *,
+        text_pair: str | Sequence[str] | None = None,
         max_length: int | None = None,
         truncation: TruncationWord | None = None,
         padding: PaddingWord = False,
@@ -164,12 +165,19 @@ class Tokenizer(ABC):
         parse_special: bool = False,
         add_special_tokens: bool = True,
         return_tensors: Literal["np", "pt"] | None = None,
+        return_attention_mask: bool = True,
+        return_token_type_ids: bool = True,
+        return_special_tokens_mask: bool = True,
+        return_offsets_mapping: bool = False,
+        return_overflowing_tokens: bool = False,
+        return_length: bool = False,
     ) -> Encoding:
         """Builds model inputs: one text, or two, with special tokens around them as `template` says.
 
         Args:
             text: one text, or a list of them.
             pair: the second text, or as many of them as there are texts.
+            text_pair: the same, by the name that `transformers` gives it.
             max_length: most tokens in a row, special ones included; None: `model_max_length` where one is asked for.
             truncation: which text gives way: the longer one (`longest_first` or True), always the first, always the
                 second, or none (False); None is the longer one where `max_length` is given.
@@ -180,13 +188,21 @@ class Tokenizer(ABC):
             parse_special: recognise special tokens written in the texts.
             add_special_tokens: put `[CLS]` and `[SEP]` around the texts.
             return_tensors: "np" gives int64 arrays instead of lists, "pt" torch tensors.
+            return_attention_mask: False leaves the column out, as do the next two.
+            return_token_type_ids: see above.
+            return_special_tokens_mask: see above.
+            return_offsets_mapping: give `offsets` as `offset_mapping`, too.
+            return_overflowing_tokens: as `return_overflowing`, with `overflow_to_sample_mapping` besides.
+            return_length: give `length`, the number of tokens of each row.
 
         Returns:
             `input_ids`, `token_type_ids`, `attention_mask`, `special_tokens_mask`, `offsets`, `word_ids`: lists over
             the tokens for one text, lists of such lists for many (also for one text, where windows or arrays are asked
             for).
         """
-        samples = pair_up(text, pair)
+        if pair is not None and text_pair is not None:
+            raise InputError("pair and text_pair are the same thing; give one of them")
+        samples = pair_up(text, text_pair if pair is None else pair)
         # True == 1：用 is 判断，免得把数字当成开关
         filled: Padding = "longest" if padding is True else False if padding == "do_not_pad" else padding
         limit = self._length_limit(max_length, truncation, filled)
@@ -195,16 +211,53 @@ class Tokenizer(ABC):
         elif truncation == "do_not_truncate":
             truncation = False
         pad_id = self.piece_to_id.get(self.special_tokens.pad)
+        overflows = return_overflowing or return_overflowing_tokens
         around = self.template if add_special_tokens else replace(self.template, before=(), between=(), after=())
-        layout = Layout(around, pad_id, limit, truncation, filled, stride, return_overflowing)
+        layout = Layout(around, pad_id, limit, truncation, filled, stride, overflows)
         with collector_paused():
             # 逐条生成：一条的中间结果用完即释放，内存总是热的
             encoding = build_rows(self._aligned(samples, parse_special=parse_special), layout)
+        for name, is_wanted in (
+            ("attention_mask", return_attention_mask),
+            ("token_type_ids", return_token_type_ids),
+            ("special_tokens_mask", return_special_tokens_mask),
+        ):
+            if not is_wanted:
+                del encoding[name]
+        if return_offsets_mapping:
+            encoding["offset_mapping"] = encoding["offsets"]
+        if return_overflowing_tokens:
+            encoding["overflow_to_sample_mapping"] = encoding["overflow_to_sample"]
+        if return_length:
+            encoding["length"] = [len(row) for row in encoding["input_ids"]]
         if return_tensors is not None:
             return as_arrays(encoding, return_tensors)
-        if isinstance(text, str) and not return_overflowing:
+        if isinstance(text, str) and not overflows:
             return Encoding({name: values[0] for name, values in encoding.items()})
         return encoding
+
+    def batch_decode(self, rows: Iterable[Iterable[int]], skip_special_tokens: bool = True) -> list[str]:
+        """Joins many rows of ids, lists or arrays or tensors, to texts; see `decode`."""
+        return [self.decode(row, skip_special_tokens) for row in rows]
+
+    def convert_ids_to_tokens(self, ids: int | Iterable[int], skip_special_tokens: bool = False) -> str | list[str]:
+        """Returns the piece of an id, or the pieces of many, spelled as the vocabulary spells them."""
+        if isinstance(ids, (int, np.integer)):
+            return self.vocab[self._known_ids([int(ids)])[0]]
+        return [self.vocab[index] for index in self._known_ids(ids, skip_special_tokens)]
+
+    def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> int | list[int]:
+        """Returns the id of a piece, or those of many; of a piece that is not in the vocabulary that of `[UNK]`."""
+        if isinstance(tokens, str):
+            found = self.piece_to_id.get(tokens, self.unk_token_id)
+            if found is None:
+                raise InputError(f"the vocabulary has no piece {tokens!r}, and none for unknown ones")
+            return found
+        return [self.convert_tokens_to_ids(token) for token in tokens]  # type: ignore[misc]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Returns piece → id."""
+        return dict(self.piece_to_id)
 
     def _known_ids(self, ids: Iterable[int], skip_special_tokens: bool = False) -> list[int]:
         """Checks ids; a tensor or an array is one thing whose elements are no integers of Python."""

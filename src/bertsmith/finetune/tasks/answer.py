@@ -25,7 +25,7 @@ from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.questions import QUESTIONS, QuestionExample
 from bertsmith.finetune.metrics import bootstrap_interval
 from bertsmith.finetune.metrics.spans import SpanScores, best_null_threshold, cmrc_scores, squad_scores
-from bertsmith.finetune.spans import targets_of, words_of
+from bertsmith.finetune.spans import SPANS, targets_of
 from bertsmith.finetune.tasks.task import (
     SHOWN_MISTAKES,
     WINDOWS_LIMIT,
@@ -41,6 +41,7 @@ from bertsmith.finetune.tasks.task import (
     auto_model,
 )
 from bertsmith.inference.answer import Answer, Answered, PassageTokens, WindowCutter
+from bertsmith.inference.spans import passage_words
 from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.objectives import SpanObjective
 from bertsmith.settings import option
@@ -100,6 +101,7 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
         options=AnsweringOptions,
     )
     metric: ClassVar[str] = "f1"
+    problem: ClassVar[str] = SPANS
 
     def __post_init__(self) -> None:
         if self.stride < 0 or self.max_answer_tokens < 1:
@@ -177,7 +179,7 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
 
     def rows(self, examples: Sequence[QuestionExample]) -> list[int]:
         """Returns the number of words of each passage."""
-        return words_of(examples)
+        return [len(passage_words(example.context).words) for example in examples]
 
     def outputs(self, pipeline: Any, examples: Sequence[QuestionExample]) -> Tensor:
         """Returns [W, 4], one row for each word of each passage."""

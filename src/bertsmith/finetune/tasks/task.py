@@ -458,6 +458,11 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 class AdditiveTask(Task[ExampleT, PredictionT]):
     """A task whose outputs are rows of log odds or numbers, so that those of two models can be added up."""
 
+    @property
+    def problem(self) -> str:
+        """What a row of outputs means: one of `PROBLEM_TYPES`; of a word with one tag of several `SINGLE`."""
+        return str(self.config_fields()["problem_type"] or _SINGLE)
+
     @abstractmethod
     def targets(self, examples: Sequence[ExampleT]) -> Sequence[Any]:
         """Returns what the loss compares each row of outputs with."""
@@ -500,7 +505,7 @@ class AdditiveTask(Task[ExampleT, PredictionT]):
         """
         apart = weights[0] * outputs[0] - weights[1] * outputs[1]
         # 各类的得分同加一个数不改变概率：先减去平均再比
-        if self.config_fields()["problem_type"] in (None, _SINGLE):
+        if self.problem == _SINGLE:
             apart = apart - apart.mean(1, keepdim=True)
         places, shown = apart.abs().amax(1).argsort(descending=True)[:count], self.shown(examples)
         said = zip(*(self.said(pipeline, one[places]) for one in outputs), strict=True)
