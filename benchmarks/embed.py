@@ -55,11 +55,14 @@ def main() -> None:
     results, rows = results_of("embed", options), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        os.environ["BERTSMITH_CACHE"] = str(folder / "cache")
         make_graphs(folder)
         for precision in chosen:
-            what = {"name": f"bulk, {precision}", "sentences": len(sentences)}
-            rows.append(results.get(what, partial(measure, precision, sentences, folder, options)))
-        for how, script in {"": OUR_START, ", engine onnxruntime": OUR_QUICK_START}.items():
+            for engine in ("torch", "auto"):
+                how = "" if engine == "torch" else f", engine {engine}"
+                what = {"name": f"bulk, {precision}{how}", "sentences": len(sentences)}
+                rows.append(results.get(what, partial(measure, precision, engine, sentences, folder, options)))
+        for how, script in {"": OUR_START, ", engine auto": OUR_QUICK_START}.items():
             what = {"name": f"start of a process to its first vector{how}"}
             rows.append(results.get(what, partial(start_times, script, folder, options)))
     print_table(rows)
@@ -74,10 +77,12 @@ def real_sentences(count: int) -> list[str]:
     return found[:: max(1, len(found) // count)][:count]
 
 
-def measure(precision: str, sentences: Sequence[str], folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    precision: str, engine: str, sentences: Sequence[str], folder: Path, options: argparse.Namespace
+) -> dict[str, Any]:
     """Compares the vectors of everyone in one precision, then the times."""
     everyone: dict[str, Contender] = {
-        OURS: Embed.load(MINILM, precision=precision, device="cpu"),  # type: ignore[arg-type]
+        OURS: Embed.load(MINILM, precision=precision, engine=engine, device="cpu"),  # type: ignore[arg-type]
         PEOPLE: sentence_transformers_peer(),
     }
     everyone |= {who: make() for who, make in expert_peers(precision, folder, options.threads).items()}
@@ -103,7 +108,7 @@ print(time.time() - float(sys.argv[1]))
 OUR_QUICK_START = """
 import sys, time
 from bertsmith.inference import load_pipeline
-load_pipeline("embed", sys.argv[2], engine="onnxruntime")([sys.argv[5]])
+load_pipeline("embed", sys.argv[2], engine="auto")([sys.argv[5]])
 print(time.time() - float(sys.argv[1]))
 """
 THEIR_START = """

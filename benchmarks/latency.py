@@ -1,4 +1,4 @@
-"""One short request after another: ours, on torch and on ONNX Runtime, against `sentence-transformers` and experts.
+"""One short request after another: ours, on torch and by `engine="auto"`, against `sentence-transformers` and experts.
 
 The real 6-layer checkpoint, a sentence of 8 words, from the string to the unit vector. Every contender runs in a fresh
 process of its own, since the waiting threads of one library take the cores from the next; processes of all contenders
@@ -36,8 +36,9 @@ from vector_peers import MINILM, SHORT, Contender, expert_peers, make_graphs, na
 WARMUP = 50
 WAYS = {
     "float32, torch": {"precision": "float32"},
-    "float32, onnxruntime": {"engine": "onnxruntime"},
+    "float32, auto": {"precision": "float32", "engine": "auto"},
     "bf16, torch": {"precision": "bf16"},
+    "bf16, auto": {"precision": "bf16", "engine": "auto"},
     "int8, torch": {"precision": "int8"},
 }
 """How ours is asked for."""

@@ -578,7 +578,11 @@ README_ROWS = (
         "sentences to vectors; ONNX Runtime or OpenVINO, `sentence-transformers`",
         "句子变成向量；对 ONNX Runtime 或 OpenVINO，`sentence-transformers`",
         "embed",
-        _precisions("bulk, ", "int8"),
+        {
+            "bf16": "bulk, bf16, engine auto",
+            "float32": "bulk, float32, engine auto",
+            "int8": "bulk, int8, engine auto",
+        },
         "python benchmarks/embed.py",
     ),
     Ratio(
@@ -586,8 +590,9 @@ README_ROWS = (
         "一次 8 个词的请求；对手同上",
         "latency",
         {
-            "torch": "one request of 8 words, float32, torch",
-            "onnxruntime": "one request of 8 words, float32, onnxruntime",
+            "bf16": "one request of 8 words, bf16, auto",
+            "float32": "one request of 8 words, float32, auto",
+            "int8": "one request of 8 words, int8, torch",
         },
         "python benchmarks/latency.py",
     ),

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import bertsmith
 from bertsmith.inference import load_pipeline
+from bertsmith.inference.engine import Engine
 from bertsmith.model import BertConfig, BertForMaskedLM
 from bertsmith.tokenizer import WordPieceTokenizer
 from typed_command import typed
@@ -26,6 +28,28 @@ def test_options_of_embedding(tiny_model, tmp_path, capsys):
     pipeline = load_pipeline("embed", tiny_model, precision="float32")
     expected = pipeline(["the man eats", "a book !"] * 2, pooling="cls", normalize=False)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected[:, :5], atol=1e-5)
+
+
+def test_engines_of_embed_and_predict(tiny_model, tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Engine, "_compile", lambda _, kind: asked.append(kind))
+    rows = [{"text": text, "label": text} for text in ("the", "a")] * 8
+    bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=rows, dev=rows, epochs=1)
+    (tmp_path / "a.txt").write_text("the man eats\n", encoding="utf-8")
+    for words in (
+        ["embed", tmp_path / "a.txt", "--out", tmp_path / "v.npy", "--model", tiny_model],
+        ["embed", tmp_path / "a.txt", "--json", "--model", tiny_model],
+        ["embed", "--compare", "a", "--compare", "the man", "--model", tiny_model],
+        ["predict", "the man", "--model", tmp_path / "run" / "model"],
+    ):
+        typed(capsys, *words)
+        assert asked == []
+        typed(capsys, *words, "--engine", "openvino")
+        assert set(asked) == {"openvino"}
+        asked.clear()
+    for words in (["--compare", "a"], [tmp_path / "a.txt", "--json"]):
+        assert "leave" in typed(capsys, "embed", *words, "--model", tiny_model, "--engine", "ray", code=2)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,21 @@
-"""Short batches through ONNX Runtime: the same results, long ones as before, the cache, and what is refused."""
-
-import shutil
+"""Batches through ONNX Runtime and OpenVINO: the same results, the rest as before, the cache, and what is refused."""
 
 import numpy as np
 import pytest
 import torch
 
 from bertsmith.batch import CAUSAL, RaggedBatch
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import Embed, InferenceConfig, compiled, graph_cache
+from bertsmith.inference.compiled import EngineChoice
 from bertsmith.inference.pipeline import pipeline_named
 from bertsmith.model import family_named
 
 pytest.importorskip("onnxscript")
+pytest.importorskip("openvino")
 LENGTHS = ([1], [7], [3, 5, 1, 5], [16, 16], [64])
+LONG = ([70, 3, 22, 4, 31, 8, 9, 10, 11, 12], [70] * 9)
+ENGINES = ("onnxruntime", "openvino")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -23,6 +25,12 @@ def shared_cache(tmp_path_factory):
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("BERTSMITH_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def measured_anew(shared_cache):
+    for verdict in shared_cache.glob("engines/*.json"):
+        verdict.unlink()
 
 
 @pytest.fixture
@@ -37,8 +45,9 @@ def backbone_of(family="bert"):
     return config.family.backbone(config, need_pooler=family == "bert").eval()
 
 
-def compile_backbone(backbone, kind):
-    return compiled.use_graph(backbone, compiled.graph_of(backbone, kind), kind)
+def compile_backbone(backbone, kind, precision="float32"):
+    graphs, verdict = compiled.graphs_of(backbone, kind, precision, streams=1)
+    return compiled.use_graphs(backbone, graphs, kind, verdict)
 
 
 def drawn(lengths, seed=0):
@@ -46,13 +55,14 @@ def drawn(lengths, seed=0):
     return RaggedBatch.from_sequences([torch.randint(5, 50, (n,), generator=generator).tolist() for n in lengths])
 
 
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("family", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
-def test_the_graph_gives_what_the_model_gives(family):
+def test_the_graph_gives_what_the_model_gives(family, kind):
     backbone = backbone_of(family)
     with torch.inference_mode():
-        expected = [backbone(drawn(lengths)) for lengths in LENGTHS]
-        assert compile_backbone(backbone, "onnxruntime") == "onnxruntime"
-        found = [backbone(drawn(lengths)) for lengths in LENGTHS]
+        expected = [backbone(drawn(lengths)) for lengths in LENGTHS + LONG]
+        assert compile_backbone(backbone, kind).short == kind
+        found = [backbone(drawn(lengths)) for lengths in LENGTHS + LONG]
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.hidden_states, theirs.hidden_states, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(ours.cls, theirs.cls, atol=1e-5, rtol=1e-5)
@@ -66,10 +76,9 @@ def test_what_the_graph_does_not_give_the_model_does(monkeypatch):
     compile_backbone(backbone, "onnxruntime")
     graph = vars(backbone)["forward"]
     runs = []
-    real = graph.session
-    monkeypatch.setattr(
-        graph, "session", type("Counted", (), {"run": lambda _, *given: runs.append(1) or real.run(*given)})()
-    )
+    real = graph.graph
+    counted = type("Counted", (), {"run": lambda _, given: runs.append(1) or real.run(given), "inputs": real.inputs})
+    monkeypatch.setattr(graph, "graph", counted())
     with torch.inference_mode():
         backbone(drawn([7]))
         assert len(runs) == 1
@@ -84,12 +93,35 @@ def test_what_the_graph_does_not_give_the_model_does(monkeypatch):
     assert len(runs) == 1
 
 
+def test_openvino_computes_long_batches_too_and_in_bf16_nearly_the_same(monkeypatch):
+    backbone = backbone_of()
+    with torch.inference_mode():
+        expected = backbone(drawn([40, 64, 12] * 9)).mean
+        assert compile_backbone(backbone, "openvino", "bf16") == EngineChoice("openvino", "openvino")
+        monkeypatch.setattr(vars(backbone)["forward"], "own", None)
+        found = backbone(drawn([40, 64, 12] * 9)).mean
+    assert float(torch.cosine_similarity(found, expected).min()) > 0.999
+
+
+def test_a_graph_that_computes_something_else_is_refused_and_auto_leaves_it_out(shared_cache, monkeypatch):
+    for checked in shared_cache.glob("*/checked-*"):
+        checked.unlink()
+    monkeypatch.setattr(compiled, "ALIKE", {"float32": 1.1, "bf16": 1.1})
+    with pytest.raises(CheckpointError, match=r"engine openvino gives vectors with a cosine of .* use --engine torch"):
+        compile_backbone(backbone_of(), "openvino")
+    with pytest.warns(UserWarning, match="it is left out"):
+        assert compile_backbone(backbone_of(), "auto") == EngineChoice("torch", "torch")
+
+
 def test_pipelines_give_equal_results(tiny_model):
     texts = ["the man reads a book .", "a woman"]
     plain = pipeline_named("embed").load(tiny_model, precision="float32")
-    quick = pipeline_named("embed").load(tiny_model, engine="onnxruntime")
-    assert (plain.engine.kind, quick.engine.kind) == ("torch", "onnxruntime")
-    np.testing.assert_allclose(plain(texts), quick(texts), atol=1e-5)
+    assert (plain.engine.kind, plain.engine.long_kind) == ("torch", "torch")
+    for kind, long_kind in (("onnxruntime", "torch"), ("openvino", "openvino")):
+        quick = pipeline_named("embed").load(tiny_model, precision="float32", engine=kind)
+        assert (quick.engine.kind, quick.engine.long_kind) == (kind, long_kind)
+        np.testing.assert_allclose(plain(texts), quick(texts), atol=1e-5)
+        np.testing.assert_allclose(plain(texts * 40), quick(texts * 40), atol=1e-5)
     fill = [
         pipeline_named("fill-mask").load(tiny_model, engine=engine, precision="float32") for engine in ("torch", "auto")
     ]
@@ -98,11 +130,8 @@ def test_pipelines_give_equal_results(tiny_model):
 
 
 @pytest.mark.slow
-def test_a_graph_is_made_once_and_again_when_it_is_damaged_or_of_other_weights(shared_cache, own_cache, monkeypatch):
+def test_a_graph_is_made_once_and_again_when_it_is_damaged_or_of_other_weights(own_cache, monkeypatch):
     backbone = backbone_of()
-    made = shared_cache / compiled.graph_name(backbone)
-    if made.is_dir():
-        shutil.copytree(made, own_cache / made.name)
     compile_backbone(backbone, "onnxruntime")
     file = next(own_cache.glob("*/graph.onnx"))
     monkeypatch.setattr("bertsmith.model.graph.write_graph", lambda *_, **__: pytest.fail("made again"))
@@ -117,20 +146,42 @@ def test_a_graph_is_made_once_and_again_when_it_is_damaged_or_of_other_weights(s
     other = backbone_of()
     with torch.no_grad():
         other.embedding.word.weight[0] += 1
-    assert compiled.graph_name(other) != compiled.graph_name(backbone_of())
-    monkeypatch.setattr(graph_cache, "__version__", "99")
-    assert compiled.graph_name(backbone_of()) != file.parent.name
+    for changed in (lambda: other, lambda: monkeypatch.setattr(graph_cache, "__version__", "99") or backbone_of()):
+        before = set(own_cache.glob("*/graph.onnx"))
+        compile_backbone(changed(), "onnxruntime")
+        assert len(set(own_cache.glob("*/graph.onnx")) - before) == 1
 
 
-def test_auto_keeps_torch_where_the_graph_is_no_faster_or_not_installed(monkeypatch):
-    monkeypatch.setattr(compiled, "is_installed", lambda: False)
-    assert compile_backbone(backbone_of(), "auto") == "torch"
+def test_auto_takes_the_fastest_for_short_and_for_long_batches_apart_and_keeps_the_answer(shared_cache, monkeypatch):
+    # 依次：短批次的两个图与 torch，长批次的一个图与 torch
+    for times, expected in (
+        ([1.0, 1.0, 1.05, 1.0, 1.05], EngineChoice("torch", "torch")),
+        ([0.5, 0.6, 1.0, 0.5, 1.0], EngineChoice("onnxruntime", "openvino")),
+        ([0.6, 0.5, 1.0, 1.0, 1.0], EngineChoice("openvino", "torch")),
+    ):
+        left = iter(times)
+        monkeypatch.setattr(compiled, "_seconds", lambda *_, left=left: next(left))
+        backbone = backbone_of()
+        assert compile_backbone(backbone, "auto") == expected
+        # 第二次不再量：答案在模型的图旁边
+        monkeypatch.setattr(compiled, "_seconds", lambda *_: pytest.fail("measured again"))
+        assert compile_backbone(backbone_of(), "auto") == expected
+        for verdict in shared_cache.glob("engines/*.json"):
+            verdict.write_text("{")
+    with torch.inference_mode():
+        found = [backbone(drawn(lengths)).cls for lengths in LENGTHS + LONG]
+        own = [backbone_of()(drawn(lengths)).cls for lengths in LENGTHS + LONG]
+    for ours, theirs in zip(found, own, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_an_engine_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(compiled, "is_installed", lambda _: False)
+    assert compile_backbone(backbone_of(), "auto") == EngineChoice("torch", "torch")
     with pytest.raises(ConfigError, match=r"bertsmith\[onnx\]"):
         compile_backbone(backbone_of(), "onnxruntime")
-    monkeypatch.undo()
-    times = iter([1.0, 0.95, 1.0, 0.5])
-    monkeypatch.setattr(compiled, "_seconds", lambda *_: next(times))
-    assert [compile_backbone(backbone_of(), "auto") for _ in range(2)] == ["torch", "onnxruntime"]
+    with pytest.raises(ConfigError, match=r"openvino; pip install 'bertsmith\[fast\]'"):
+        compile_backbone(backbone_of(), "openvino")
 
 
 def test_what_does_not_go_together(tiny_model):
@@ -138,14 +189,19 @@ def test_what_does_not_go_together(tiny_model):
         InferenceConfig(engine="tvm")
     with pytest.raises(ConfigError, match="computes in float32, not in int8"):
         Embed.load(tiny_model, precision="int8", engine="onnxruntime")
+    with pytest.raises(ConfigError, match="computes in float32 or bf16, not in int8"):
+        Embed.load(tiny_model, precision="int8", engine="openvino")
 
 
-def test_auto_measures_against_the_precision_that_is_asked_for(tiny_model, monkeypatch):
-    times = iter([1.0, 0.5])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bf16_with_a_graph(tiny_model, monkeypatch, engine):
+    # 短批次：两个图依次，然后 torch；长批次：openvino，然后 torch
+    times = iter([0.5, 0.6, 1.0, 2.0, 1.0] if engine == "onnxruntime" else [0.6, 0.5, 1.0, 0.5, 1.0])
     monkeypatch.setattr(compiled, "_seconds", lambda *_: next(times))
     mixed = Embed.load(tiny_model, precision="bf16", engine="auto")
-    assert (mixed.engine.precision, mixed.engine.kind) == ("bf16", "onnxruntime")
+    assert (mixed.engine.precision, mixed.engine.kind) == ("bf16", engine)
     exact = Embed.load(tiny_model, precision="float32")
-    # 短批次由 float32 的图来算，比 bf16 更准；长批次仍是 bf16
-    np.testing.assert_allclose(mixed(["a woman"]), exact(["a woman"]), atol=1e-5)
+    # ONNX Runtime 以 float32 计算短批次，比 bf16 更准
+    close = 1e-5 if engine == "onnxruntime" else 1e-2
+    np.testing.assert_allclose(mixed(["a woman"]), exact(["a woman"]), atol=close)
     assert (mixed(["the man " * 60]) * exact(["the man " * 60])).sum() > 0.999

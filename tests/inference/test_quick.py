@@ -12,13 +12,14 @@ import torch
 
 from bertsmith.inference import graph_cache, load_pipeline
 from bertsmith.inference.graph_cache import QuickEmbed
+from bertsmith.inference.runtimes import RUNTIMES
 
 pytest.importorskip("onnxscript")
 SHORT = ["the man reads a book ."]
 CALL = """
 import json, sys
 from bertsmith import load_pipeline
-vectors = load_pipeline("embed", sys.argv[1], engine="onnxruntime")(json.loads(sys.argv[2]))
+vectors = load_pipeline("embed", sys.argv[1], engine=sys.argv[3])(json.loads(sys.argv[2]))
 heavy = ("torch", "scipy", "sklearn", "pyarrow", "matplotlib", "transformers", "tokenizers", "onnx", "rich", "typer")
 print(json.dumps([vectors.tolist(), [name for name in heavy if name in sys.modules]]))
 """
@@ -31,13 +32,15 @@ def own_cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def quick(folder, **options):
-    return load_pipeline("embed", folder, engine="onnxruntime", **options)
+def quick(folder, engine="onnxruntime", **options):
+    return load_pipeline("embed", folder, engine=engine, **options)
 
 
 @pytest.mark.slow
-def test_vectors_are_those_of_the_whole_pipeline(tiny_model):
-    whole, fast = load_pipeline("embed", tiny_model, precision="float32"), quick(tiny_model)
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_vectors_are_those_of_the_whole_pipeline(tiny_model, engine):
+    whole = load_pipeline("embed", tiny_model, precision="float32")
+    fast = quick(tiny_model, engine, precision="float32")
     assert isinstance(fast, QuickEmbed)
     for texts in (SHORT, ["a", "the man reads .", ""], SHORT * 40, ["the man " * 60], []):
         np.testing.assert_allclose(fast(texts), whole(texts), atol=1e-5)
@@ -47,10 +50,11 @@ def test_vectors_are_those_of_the_whole_pipeline(tiny_model):
     assert fast.width() == whole.width()
 
 
-def test_a_fresh_process_answers_without_what_it_does_not_need(tiny_model):
-    expected = quick(tiny_model)(SHORT)
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_a_fresh_process_answers_without_what_it_does_not_need(tiny_model, engine):
+    expected = quick(tiny_model, engine)(SHORT)
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    command = [sys.executable, "-c", CALL, str(tiny_model), json.dumps(SHORT)]
+    command = [sys.executable, "-c", CALL, str(tiny_model), json.dumps(SHORT), engine]
     done = subprocess.run(command, env=os.environ | threads, check=True, capture_output=True, text=True)
     vectors, imported = json.loads(done.stdout)
     assert imported == []
@@ -65,13 +69,13 @@ def test_a_graph_of_another_version_or_processor_is_made_again_and_never_opened(
 
     def reopened():
         opened = []
-        real = graph_cache.open_graph
-        for module in ("compiled", "graph_cache"):
-            monkeypatch.setattr(
-                f"bertsmith.inference.{module}.open_graph",
-                lambda folder, threads: opened.append(folder.name) or real(folder, threads),
-            )
+        runtime = RUNTIMES["onnxruntime"]
+        real = type(runtime).open
+        monkeypatch.setattr(
+            type(runtime), "open", lambda self, folder, *how: opened.append(folder.name) or real(self, folder, *how)
+        )
         quick(tiny_model)
+        monkeypatch.setattr(type(runtime), "open", real)
         return set(opened)
 
     assert reopened() == graphs

@@ -21,7 +21,7 @@ from bertsmith.cli.standard_input import (
     require_readable,
     texts,
 )
-from bertsmith.cli.text import Engine
+from bertsmith.inference.graph_cache import ENGINE_HELP, EngineKind
 
 if TYPE_CHECKING:
     from bertsmith.inference.embed_files import EmbedSettings
@@ -32,6 +32,9 @@ Precision = Annotated[
     Literal["float32", "bf16", "int8", "auto"] | None,
     typer.Option(help="auto: measure, take the fastest accurate one; default: bf16 where native."),
 ]
+
+RAY_HELP = " ray: torch, on a Ray cluster (RAY_ADDRESS)."
+EngineOption = Annotated[EngineKind, typer.Option(help=ENGINE_HELP)]
 
 
 def fill_mask(
@@ -144,6 +147,7 @@ def predict(
         Literal["words", "encoder"] | None, typer.Option(help="One part of a folder of `bertsmith solve`.")
     ] = None,
     precision: Precision = None,
+    engine: EngineOption = "torch",
     next_sentence: Annotated[
         bool, typer.Option("--next-sentence", help="Probability that text B follows A, by the head of pre-training.")
     ] = False,
@@ -175,6 +179,7 @@ def predict(
             or calibrated
             or class_thresholds
             or constrained
+            or engine != "torch"
         ):
             raise ConfigError("--next-sentence takes texts, --model, --precision and --json, and nothing else")
         _print_next_sentences(given or [], model, precision, as_json=as_json)
@@ -193,6 +198,7 @@ def predict(
         adapter=adapter,
         pairs=pairs,
         precision=precision,
+        engine=engine,
         calibrated=calibrated,
         class_thresholds=class_thresholds,
         constrained=constrained,
@@ -248,7 +254,10 @@ def embed(
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes; each takes one file at a time.")] = 1,
-    engine: Engine = "local",
+    engine: Annotated[
+        Literal["torch", "onnxruntime", "openvino", "auto", "ray"],
+        typer.Option(help=ENGINE_HELP + RAY_HELP),
+    ] = "torch",
     compare: Annotated[
         list[str] | None,
         typer.Option(help="Instead of --out: a text; print how alike it is to every line, and to a second --compare."),
@@ -266,17 +275,21 @@ def embed(
     from bertsmith.reporting.progress import LiveProgress
     from bertsmith.settings import built
 
-    chosen = replace(built(EmbedSettings, settings), normalize=normalize)
+    kind: EngineKind = "torch" if engine == "ray" else engine
+    chosen = replace(built(EmbedSettings, settings), normalize=normalize, engine=kind)
     if compare:
         require_readable(*compare)
         how = {name: settings.pop(name, None) for name in ("pooling", "precision")}
-        if out is not None or workers != 1 or engine != "local" or not normalize or settings.keys() - {"encoding"}:
-            raise ConfigError("--compare prints: of the options leave --pooling, --precision, --encoding and --json")
-        _print_similarities(compare, files or [], model, as_json=as_json, encoding=chosen.encoding, **how)
+        if out is not None or workers != 1 or engine == "ray" or not normalize or settings.keys() - {"encoding"}:
+            raise ConfigError(
+                "--compare prints: of the options leave --pooling, --precision, --engine, --encoding and --json"
+            )
+        how |= {"as_json": as_json, "encoding": chosen.encoding, "engine": kind}
+        _print_similarities(compare, files or [], model, **how)
         return
     if as_json:
-        if out is not None or workers != 1 or engine != "local":
-            raise ConfigError("--json prints, in this process: leave --out, --workers and --engine out")
+        if out is not None or workers != 1 or engine == "ray":
+            raise ConfigError("--json prints, in this process: leave --out, --workers and --engine ray out")
         _print_vectors(files or [], model, chosen)
         return
     if out is None:
@@ -285,7 +298,8 @@ def embed(
         raise ConfigError("name text files; standard input goes with --json, since a file must be readable again")
     with LiveProgress(Console(stderr=True)) as progress:
         show = progress.counter("embedding", "lines")
-        found = embed_files(files, model, out, chosen, engine=engine, workers=workers, on_progress=show)
+        where: Literal["local", "ray"] = "ray" if engine == "ray" else "local"
+        found = embed_files(files, model, out, chosen, engine=where, workers=workers, on_progress=show)
     blank = f" ({found.blank:,} blank lines are zeros)" if found.blank else ""
     print(f"{found.rows} vectors of {found.width} numbers in {out}, computed in {found.precision}{blank}")
 
@@ -306,7 +320,9 @@ def _lines_of(files: Sequence[Path], encoding: str) -> Iterator[list[str]]:
 def _print_vectors(files: Sequence[Path], model: Path, chosen: EmbedSettings) -> None:
     from bertsmith.inference import load_pipeline
 
-    pipeline = load_pipeline("embed", model, precision=chosen.precision, batch_tokens=chosen.batch_tokens)
+    pipeline = load_pipeline(
+        "embed", model, precision=chosen.precision, batch_tokens=chosen.batch_tokens, engine=chosen.engine
+    )
     how = {"pooling": chosen.pooling, "normalize": chosen.normalize, "dims": chosen.dims, "prompt": chosen.prompt}
     for given in _lines_of(files, chosen.encoding):
         filled = iter(pipeline([text for text in given if text.strip()], **how).tolist())
@@ -321,7 +337,7 @@ def _print_similarities(compared: Sequence[str], files: Sequence[Path], model: P
 
     as_json, encoding, pooling, precision = (how[name] for name in ("as_json", "encoding", "pooling", "precision"))
     text, *others = compared
-    pipeline = load_pipeline("similarity", model, precision=precision)
+    pipeline = load_pipeline("similarity", model, precision=precision, engine=how["engine"])
     lines = _lines_of(files, encoding) if files or not others else iter(())
     for given, is_typed in chain([(others, True)], ((part, False) for part in lines)):
         texts = [one for one in given if one.strip()]

@@ -26,6 +26,7 @@ from bertsmith.finetune.tasks import load_task, task_named
 from bertsmith.finetune.tasks.task import Record, Task
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.engine import PART, Precision
+from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.inference.linear import Part
 from bertsmith.inference.pipeline import task_of_folder
 from bertsmith.inference.task_file import paired_of
@@ -48,6 +49,7 @@ class Predictor:
         adapter: str | Path | None = None,
         pairs: bool | None = None,
         precision: Precision | None = None,
+        engine: EngineKind = "torch",
         calibrated: bool = False,
         class_thresholds: bool = False,
         constrained: bool = False,
@@ -58,7 +60,7 @@ class Predictor:
         Args:
             folder: a fine-tuned folder, ours or another's; with an adapter, the backbone it was trained over.
             pairs: see `paired`; None as the folder says, single texts where it says nothing.
-            precision: as in `load_pipeline`.
+            precision: as in `load_pipeline`; so is `engine`.
             calibrated: give probabilities at the temperature that fine-tuning found.
             class_thresholds: decide classes by the thresholds that fine-tuning found for each.
             constrained: choose the tags of a sentence together, so that they keep to their scheme.
@@ -77,12 +79,12 @@ class Predictor:
         if only is not None and (calibrated or class_thresholds or adapter is not None):
             raise ConfigError("--only: temperature, thresholds and adapters are for the whole answer; leave one out")
         if adapter is None:
-            pipeline = load_pipeline(kind, folder, precision=precision, only=only)
+            pipeline = load_pipeline(kind, folder, precision=precision, engine=engine, only=only)
         else:
             # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
             model, tokenizer = load_adapted(folder, adapter), load_tokenizer(folder)
             settings = spec.pipeline.settings_in(described)
-            pipeline = spec.pipeline.over(model, tokenizer, settings, precision=precision)
+            pipeline = spec.pipeline.over(model, tokenizer, settings, precision=precision, engine=engine)
         for name, wanted in asked.items():
             if wanted:
                 setattr(pipeline, name, True)

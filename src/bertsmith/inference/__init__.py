@@ -84,8 +84,9 @@ def load_pipeline(
             bf16 where the hardware multiplies it faster, else float32.
         device: None takes the GPU where there is one.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
-        engine: what short batches run on: `torch`, `onnxruntime` (float32 on the CPU; made once, then kept in a cache),
-            or `auto` for the faster of the two, measured once. `embed` then needs no torch for a short request.
+        engine: what computes on the CPU: `torch`; `onnxruntime`, short batches in float32; `openvino`, all batches, in
+            float32 or bf16; or `auto` for the fastest of those that are installed, for short and for long batches
+            apart, measured once. Graphs are made once and kept. `embed` then needs no torch for a short request.
         only: `words` or `encoder`: one part of a folder of `bertsmith solve`, which holds both.
 
     Returns:
@@ -107,7 +108,7 @@ def load_pipeline(
         return kind.load(folder, **how)
 
     # 显卡上没有图；指明了设备而不是 CPU 的，照常载入
-    if name != "embed" or engine not in ("onnxruntime", "auto") or str(device or "cpu") != "cpu":
+    if name != "embed" or engine not in ("onnxruntime", "openvino", "auto") or str(device or "cpu") != "cpu":
         return load()
     from bertsmith.inference.graph_cache import load_quick
 

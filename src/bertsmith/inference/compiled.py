@@ -1,12 +1,12 @@
-"""Short batches through a compiled graph: ONNX Runtime behind the same pipelines.
+"""Batches through a compiled graph: ONNX Runtime or OpenVINO behind the same pipelines.
 
-For a dozen tokens the time is in starting forty small operations and in reading the weights. ONNX Runtime starts fewer
-and reads them better; for long batches the ragged kernels of this package are faster, and they stay. So the backbone
-of a model keeps its own forward, and hands batches of few tokens to the graph. Heads and pooling are the model's own:
-every pipeline works, with the same results to rounding.
+For a dozen tokens the time is in starting forty small operations and in reading the weights. A compiled graph starts
+fewer and reads them better; OpenVINO also computes long batches faster on some processors. So the backbone of a model
+keeps its own forward, and hands batches to a graph: of few tokens, or all. Heads and pooling are the model's own: every
+pipeline works, with the same results to rounding.
 
-The graph is made once (some ten seconds) and kept, see `bertsmith.inference.graph_cache`. A file that does not load is
-made again.
+The graph is made once (some ten seconds) and kept, see `bertsmith.inference.graph_cache`, and so is what `auto` has
+measured. A file that does not load is made again.
 """
 
 from __future__ import annotations
@@ -14,83 +14,158 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from dataclasses import asdict
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from bertsmith.batch import AttentionMask, RaggedBatch
-from bertsmith.errors import ConfigError
-from bertsmith.files import held, make_folder
-from bertsmith.inference.graph_cache import (
-    FEW_TOKENS,
-    EngineKind,
-    cache_folder,
-    circumstances,
-    digest_of,
-    is_installed,
-    open_graph,
-    write_optimized,
-)
+from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.files import atomic_path, held, make_folder, parse_json, write_json
+from bertsmith.inference.graph_cache import EngineKind, cache_folder, circumstances, digest_of
+from bertsmith.inference.runtimes import FEW_TOKENS, RUNTIMES, Graph, is_installed
 from bertsmith.model import Backbone, BackboneOutput
 
-_TIMED_TOKENS, _ROUNDS, _WORTH = 12, 15, 0.9
+SEQUENCES = 8
+"""Sequences of a rectangle, of similar length: more would only bring more padding."""
+ALIKE = {"float32": 0.9999, "bf16": 0.995}
+"""The least cosine similarity with the backbone's own states, in float32, at which a graph is used."""
+_SHORT, _LONG = (12,), (18, 22, 26, 30, 34, 38, 42, 46)
+"""Lengths of the batches on which `auto` measures: a request, and a part of many texts."""
+_ROUNDS, _WORTH = 15, 0.9
 
 
-def graph_of(backbone: Backbone, kind: EngineKind) -> CompiledForward | None:
-    """Returns the graph of a float32 backbone on the CPU; None for `torch`, or `auto` without the packages."""
-    if kind == "torch" or (kind == "auto" and not is_installed()):
-        return None
-    if not is_installed():
-        raise ConfigError("engine onnxruntime needs onnx, onnxruntime and onnxscript; pip install 'bertsmith[onnx]'")
-    name = graph_name(backbone)
-    return CompiledForward(backbone, _session(backbone, name), name)
+@dataclass(frozen=True)
+class EngineChoice:
+    """What computes short batches, and what computes all others."""
+
+    short: str = "torch"
+    long: str = "torch"
 
 
-def use_graph(backbone: Backbone, graph: CompiledForward | None, kind: EngineKind) -> str:
-    """Lets a graph compute the short batches of a backbone; for `auto`, where it is by a tenth faster.
+def graphs_of(
+    backbone: Backbone, kind: EngineKind, precision: str, streams: int
+) -> tuple[dict[str, CompiledForward], Path]:
+    """Returns the graphs that may compute for a float32 backbone on the CPU, by engine, and where a verdict is kept.
 
-    Returns:
-        `torch` or `onnxruntime`: what short batches run on from now on.
+    Args:
+        kind: `auto` takes every engine that is installed and computes in the precision, or more exactly.
+        streams: calls that may compute at once, each on its share of torch's threads.
+
+    Raises:
+        ConfigError: a package of the engine is not installed, or it does not compute in this precision.
+        CheckpointError: the engine computes something else than the backbone.
     """
-    if graph is None:
-        return "torch"
+    weights, threads = _digest(backbone), torch.get_num_threads()
+    verdict = cache_folder() / "engines" / f"{digest_of(circumstances(), weights, precision, threads, streams)}.json"
     if kind == "auto":
-        batch = RaggedBatch.from_sequences([[backbone.config.pad_token_id] * _TIMED_TOKENS])
-        own, other = _seconds(backbone, batch), _seconds(graph, batch)
-        if other > _WORTH * own:
-            return "torch"
-    # 只换这一个实例的 forward：类和别的模型不受影响，长批次仍走原来的路
-    vars(backbone)["forward"] = graph
-    return "onnxruntime"
+        choice = read_choice(verdict)
+        wanted = {choice.short, choice.long} if choice else RUNTIMES
+        kinds = [name for name in RUNTIMES if name in wanted and is_installed(name)]
+        # 短批次用 float32 的图只会更准；不会这种精度、又算不快长批次的引擎不必试
+        kinds = [name for name in kinds if precision in (runtime := RUNTIMES[name]).precisions or runtime.most_tokens]
+    else:
+        runtime = RUNTIMES[kind]
+        if not is_installed(kind):
+            raise ConfigError(
+                f"engine {kind} needs {', '.join(runtime.packages)}; pip install 'bertsmith[{runtime.extra}]'"
+            )
+        if precision not in runtime.precisions:
+            raise ConfigError(
+                f"engine {kind} computes in {' or '.join(runtime.precisions)}, not in {precision}; leave one of them"
+                " out"
+            )
+        kinds = [kind]
+    found = {}
+    for name in kinds:
+        runs_in = precision if precision in RUNTIMES[name].precisions else "float32"
+        graph_name = digest_of(name, circumstances(), weights)
+        try:
+            graph = _opened(backbone, name, graph_name, runs_in, threads, streams)
+        except CheckpointError as error:
+            if kind != "auto":
+                raise
+            warnings.warn(f"{error}; it is left out", stacklevel=2)
+            continue
+        found[name] = CompiledForward(backbone, graph, graph_name, name, runs_in)
+    return found, verdict
+
+
+def use_graphs(
+    backbone: Backbone, graphs: Mapping[str, CompiledForward], kind: EngineKind, verdict: Path
+) -> EngineChoice:
+    """Lets graphs compute batches of a backbone; for `auto`, where they are by a tenth faster."""
+    if kind == "auto":
+        choice = read_choice(verdict) or _measured(backbone, graphs, verdict)
+    else:
+        choice = EngineChoice(kind, "torch" if RUNTIMES[kind].most_tokens else kind)
+    # 只换这一个实例的 forward：类和别的模型不受影响；没有图的批次仍走原来的路
+    if choice.long in graphs:
+        vars(backbone)["forward"] = graphs[choice.long].over(backbone.forward, None)
+    if choice.short in graphs and choice.short != choice.long:
+        vars(backbone)["forward"] = graphs[choice.short].over(backbone.forward, FEW_TOKENS)
+    return choice
+
+
+def read_choice(verdict: Path) -> EngineChoice | None:
+    """Returns what `auto` measured before; None where there is nothing, or it is damaged."""
+    try:
+        choice = EngineChoice(**parse_json(verdict))
+    except (OSError, ValueError, TypeError):
+        return None
+    return choice if {choice.short, choice.long} <= {"torch", *RUNTIMES} else None
+
+
+def _measured(backbone: Backbone, graphs: Mapping[str, CompiledForward], verdict: Path) -> EngineChoice:
+    """Returns the fastest engine for short and for long batches, and keeps the answer."""
+    found = []
+    for lengths in (_SHORT, _LONG):
+        batch = random_batch(backbone, lengths, torch.device("cpu"))
+        able = {
+            name: graph
+            for name, graph in graphs.items()
+            if batch.num_tokens <= (RUNTIMES[name].most_tokens or batch.num_tokens)
+        }
+        seconds = {name: _seconds(graph, batch) for name, graph in able.items()}
+        best = min(seconds, key=lambda name: seconds[name], default="torch")
+        found.append(best if seconds and seconds[best] <= _WORTH * _seconds(backbone, batch) else "torch")
+    choice = EngineChoice(*found)
+    make_folder(verdict.parent)
+    write_json(verdict, asdict(choice))
+    return choice
 
 
 class CompiledForward:
-    """A backbone's forward: short batches through the graph, all others as before."""
+    """A backbone's forward: batches through the graph, and by the forward before where the graph cannot."""
 
-    def __init__(self, backbone: Backbone, session: Any, name: str) -> None:
+    def __init__(self, backbone: Backbone, graph: Graph, name: str, kind: str, precision: str) -> None:
         self.own = backbone.forward
-        self.name = name
-        self.session = session
-        self.inputs = [each.name for each in session.get_inputs()]
-        self.outputs = [each.name for each in session.get_outputs()]
+        self.graph, self.name, self.kind, self.precision = graph, name, kind, precision
+        self.most_tokens: int | None = None
         self.limit = backbone.config.position_limit
         self.mask = backbone.config.mask
         self.pieces = backbone.config.vocab_size
         self.segments = backbone.config.type_vocab_size
 
+    def over(self, own: Any, most_tokens: int | None) -> CompiledForward:
+        """Takes batches of so many tokens (None: all) from another forward."""
+        self.own, self.most_tokens = own, most_tokens
+        return self
+
     def __call__(self, batch: RaggedBatch, *, mask: AttentionMask | None = None, **asked: Any) -> BackboneOutput:
         """Encodes a batch, see `Backbone`; what the graph does not give, the model's own forward does."""
-        few = batch.num_tokens <= FEW_TOKENS and batch.max_seqlen <= self.limit
-        if not few or any(asked.values()) or mask is not None or torch.is_grad_enabled() or not self._in_range(batch):
+        fits = batch.num_tokens <= (self.most_tokens or batch.num_tokens) and batch.max_seqlen <= self.limit
+        if not fits or any(asked.values()) or mask is not None or torch.is_grad_enabled() or not self._in_range(batch):
             # 超出范围的编号也交给原来的路：它会说清楚哪个编号不对
             output: BackboneOutput = self.own(batch, mask=mask, **asked)
             return output
-        found = self.session.run(self.outputs, self._rectangle(batch))
-        named = {name: torch.from_numpy(values) for name, values in zip(self.outputs, found, strict=True)}
-        rows = named["last_hidden_state"]  # [N, S, H]
-        states = rows.flatten(0, 1) if batch.has_equal_lengths else batch.unpad(rows)
+        named = {name: torch.from_numpy(values) for name, values in self._computed(batch).items()}
+        states = named["last_hidden_state"]
         cls = states.index_select(0, self.mask.summary_positions(batch))
         return BackboneOutput(states, cls, named.get("pooler_output"), batch)
 
@@ -98,41 +173,81 @@ class CompiledForward:
         ids, types = batch.input_ids, batch.token_type_ids
         return bool(ids.min() >= 0 and ids.max() < self.pieces and types.min() >= 0 and types.max() < self.segments)
 
-    def _rectangle(self, batch: RaggedBatch) -> dict[str, Any]:
-        def padded(values: Tensor) -> Any:
-            return batch.pad(values[:, None]).squeeze(-1).numpy()
+    def _computed(self, batch: RaggedBatch) -> dict[str, NDArray[np.float32]]:
+        """Runs rectangles of sequences of similar length; returns [T, H], and [N, H] of what a sequence has once."""
+        ids, types = batch.input_ids.numpy(), batch.token_type_ids.numpy()
+        starts, lengths = batch.cu_seqlens.numpy()[:-1], np.diff(batch.cu_seqlens.numpy())
+        found: dict[str, NDArray[np.float32]] = {}
+        order = lengths.argsort(kind="stable")
+        for begin in range(0, len(order), SEQUENCES):
+            rows = order[begin : begin + SEQUENCES]
+            places = np.arange(lengths[rows[-1]])
+            real = places < lengths[rows, None]
+            # 填充处读的是这条序列的开头：编号合法就行，掩码会把它挡在外面
+            read = starts[rows, None] + np.where(real, places, 0)
+            given = {"input_ids": ids[read], "attention_mask": real.astype(np.int64), "token_type_ids": types[read]}
+            for name, values in self.graph.run({each: given[each] for each in self.graph.inputs}).items():
+                per_token = values.ndim == 3
+                if name not in found:
+                    found[name] = np.empty((len(ids) if per_token else len(lengths), values.shape[-1]), np.float32)
+                found[name][read[real] if per_token else rows] = values[real] if per_token else values
+        return found
 
-        made = {
-            "input_ids": lambda: padded(batch.input_ids),
-            "token_type_ids": lambda: padded(batch.token_type_ids),
-            "attention_mask": lambda: padded(torch.ones_like(batch.input_ids)),
-        }
-        return {name: made[name]() for name in self.inputs}
 
-
-def graph_name(backbone: Backbone) -> str:
-    """Returns the name of a backbone's graph: a digest of its weights, its shape, all versions, and the processor."""
+def _digest(backbone: Backbone) -> str:
+    """Returns a digest of a backbone's weights and its shape."""
     weights = hashlib.blake2b(digest_size=16)
     for name, tensor in backbone.state_dict().items():
         weights.update(name.encode())
         weights.update(memoryview(tensor.detach().contiguous().numpy()).cast("B"))
-    return digest_of(circumstances(), asdict(backbone.config), weights.hexdigest())
+    return digest_of(asdict(backbone.config), weights.hexdigest())
 
 
-def _session(backbone: Backbone, name: str) -> Any:
-    """Returns a session of the backbone's graph, from the cache where it is there and whole."""
+def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: int, streams: int) -> Graph:
+    """Returns a backbone's graph, from the cache where it is there and whole."""
     from bertsmith.model.graph import write_backbone
 
-    folder = make_folder(cache_folder()) / name
+    folder, runtime = make_folder(cache_folder()) / name, RUNTIMES[kind]
     # 两个进程同时要同一张图：后到的等先到的做好，而不是各做一份、互相清掉半成品
     with held(folder):
-        if folder.exists():
-            try:
-                return open_graph(folder, torch.get_num_threads())
-            except Exception:
-                shutil.rmtree(folder, ignore_errors=True)
-        write_optimized(folder, lambda file: write_backbone(backbone, file))
-        return open_graph(folder, torch.get_num_threads())
+        try:
+            graph = runtime.open(folder, precision, threads, streams)
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)
+            with atomic_path(folder) as temporary:
+                temporary.mkdir()
+                plain = temporary / "plain.onnx"
+                write_backbone(backbone, plain)
+                runtime.prepare(plain, temporary)
+                plain.unlink()
+            graph = runtime.open(folder, precision, threads, streams)
+        checked = folder / f"checked-{precision}"
+        if not checked.exists():
+            _check(backbone, kind, graph, precision)
+            checked.touch()
+    return graph
+
+
+@torch.inference_mode()
+def _check(backbone: Backbone, kind: str, graph: Graph, precision: str) -> None:
+    """Makes sure that a graph computes what a float32 backbone does."""
+    batch = random_batch(backbone, (1, *_SHORT, *_LONG), torch.device("cpu"))
+    own, theirs = backbone(batch), CompiledForward(backbone, graph, "", kind, precision)(batch)
+    alike = float(torch.cosine_similarity(own.mean, theirs.mean, dim=-1).min())
+    # 写成「不满足」：NaN 与任何数比较都为假
+    if not alike >= ALIKE[precision]:
+        raise CheckpointError(
+            f"engine {kind} gives vectors with a cosine of {alike:.4f} to the model's own in {precision};"
+            f" {ALIKE[precision]} is allowed; use --engine torch"
+        )
+
+
+def random_batch(encoder: Backbone, lengths: Any, device: torch.device) -> RaggedBatch:
+    """Returns sequences of random ids, always the same ones, of lengths that the model reads."""
+    longest = encoder.config.position_limit
+    sizes = np.minimum(np.asarray(lengths, dtype=np.int64), longest)
+    ids = np.random.default_rng(0).integers(0, encoder.config.vocab_size, int(sizes.sum()))
+    return RaggedBatch.from_flat(ids, sizes).to(device)
 
 
 @torch.inference_mode()

@@ -15,10 +15,10 @@ import hashlib
 import io
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from bertsmith.files import atomic_path, locked, make_folder, read_json, require
 from bertsmith.hub import model_folder, noted_start
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import PART, Engine, InferenceConfig, Precision
+from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.parallel import Engine as ParallelEngine
 from bertsmith.parallel import available_cores, parallel_map
 from bertsmith.settings import option
@@ -53,6 +54,7 @@ class EmbedSettings:
     precision: Precision | None = option(
         None, help="auto: measure, take the fastest accurate one; default: bf16 where native."
     )
+    engine: EngineKind = "torch"
     batch_tokens: int = option(0, min=0, help="Tokens per forward pass; 0: chosen for the device.")
     encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
 
@@ -168,7 +170,7 @@ class _FileWork:
     def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if self.threads:
             torch.set_num_threads(self.threads)
-        embed = _loaded(self.folder, self.state, self.precision, self.settings.batch_tokens)
+        embed = _loaded(self.folder, self.state, replace(self.settings, precision=cast("Any", self.precision)))
         settings = self.settings
         spoken = [text.strip() for text in texts]
         rows = [number for number, text in enumerate(spoken) if text]
@@ -227,7 +229,7 @@ def _check(files: Sequence[str | Path], settings: EmbedSettings) -> None:
     for file in files:
         if not Path(file).is_file():
             raise InputError(f"{file}: no such file")
-    InferenceConfig(precision=settings.precision, batch_tokens=settings.batch_tokens)
+    InferenceConfig(precision=settings.precision, batch_tokens=settings.batch_tokens, engine=settings.engine)
 
 
 def _planned(
@@ -284,7 +286,7 @@ class _Probe:
     settings: EmbedSettings
 
     def __call__(self, _unit: int) -> tuple[str, int]:
-        embed = _loaded(self.folder, self.state, self.settings.precision, self.settings.batch_tokens)
+        embed = _loaded(self.folder, self.state, self.settings)
         assert isinstance(embed.engine, Engine)
         # 不认得的提示名在开工之前就报
         embed.prompt_text(self.settings.prompt)
@@ -346,9 +348,9 @@ def _write_parquet(handle: BinaryIO, blocks: Iterator[NDArray[np.float32]], _lin
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(folder: str, _folder_state: str, precision: Any, batch_tokens: int) -> Embed:
+def _loaded(folder: str, _folder_state: str, settings: EmbedSettings) -> Embed:
     """Loads the pipeline, once in a process for each state of the folder."""
-    return Embed.load(folder, precision=precision, batch_tokens=batch_tokens)
+    return Embed.load(folder, precision=settings.precision, batch_tokens=settings.batch_tokens, engine=settings.engine)
 
 
 def _state(folder: str | Path) -> str:

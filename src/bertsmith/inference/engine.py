@@ -21,13 +21,14 @@ from itertools import islice
 from threading import Barrier, Lock
 from typing import Any, Literal, Protocol, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.inference.compiled import graphs_of, random_batch, use_graphs
 from bertsmith.inference.graph_cache import EngineKind
+from bertsmith.inference.runtimes import RUNTIMES
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.kernels.matmul import has_int8_kernels
 from bertsmith.model import Backbone, ModelConfig, PretrainedModel
@@ -112,8 +113,12 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         if self.engine not in get_args(EngineKind):
             raise ConfigError(f"engine {self.engine!r} is unknown; use {', '.join(get_args(EngineKind))}")
-        if self.engine == "onnxruntime" and self.precision not in (None, "float32"):
-            raise ConfigError(f"engine onnxruntime computes in float32, not in {self.precision}; leave one of them out")
+        able = RUNTIMES[self.engine].precisions if self.engine in RUNTIMES else (self.precision,)
+        if self.precision not in (None, *able):
+            said = " or ".join(map(str, able))
+            raise ConfigError(
+                f"engine {self.engine} computes in {said}, not in {self.precision}; leave one of them out"
+            )
         if self.precision is not None and self.precision not in get_args(Precision):
             raise ConfigError(f"precision {self.precision!r} is unknown; use {', '.join(get_args(Precision))}")
         if self.max_length < 0 or self.batch_tokens < 0:
@@ -131,7 +136,8 @@ class Engine:
     """Runs a model over lists of id sequences: the `SequenceRunner` of every pipeline that no server has taken over.
 
     Attributes:
-        choice: what `auto` measured; None where nothing was left to choose.
+        choice: what the precision `auto` measured; None where nothing was left to choose.
+        kind: what computes short batches, an engine's name; `long_kind`: what computes the others.
     """
 
     def __init__(self, model: PretrainedModel, inference: InferenceConfig = DEFAULT) -> None:
@@ -142,27 +148,29 @@ class Engine:
         self.choice: PrecisionChoice | None = None
         if inference.precision == "auto":
             self.choice = choose_precision(self.model, self.device)
-        native = "float32" if inference.engine == "onnxruntime" else native_precision(self.device)
+        native: str = native_precision(self.device)
+        if inference.engine in RUNTIMES and native not in RUNTIMES[inference.engine].precisions:
+            native = "float32"
         self.precision = self.choice.precision if self.choice else inference.precision or native
         if self.choice is None:
             apply_precision(self.model, self.precision, self.device)
-        self.kind = "torch"
+        self.kind = self.long_kind = "torch"
         if inference.engine != "torch":
-            self.kind = self._compiled(inference.engine)
+            self._compile(inference.engine)
 
-    def _compiled(self, kind: EngineKind) -> str:
-        """Gives short batches the engine that is asked for, where it can be had."""
-        from bertsmith.inference.compiled import graph_of, use_graph
-
+    def _compile(self, kind: EngineKind) -> None:
+        """Gives batches the engine that is asked for, where it can be had."""
         if self.device.type != "cpu":
-            if kind == "onnxruntime":
-                raise ConfigError(f"engine onnxruntime is for the CPU, not for {self.device.type}; leave it out")
-            return "torch"
+            if kind != "auto":
+                raise ConfigError(f"engine {kind} is for the CPU, not for {self.device.type}; leave it out")
+            return
         # 图是按 float32 核对的：做图时先换回来；量快慢则用实际的精度，短请求因此只会更准，不会更糙
         apply_precision(self.model, "float32", self.device)
-        graph = graph_of(self.model.backbone, kind)
+        streams = worker_count(torch.get_num_threads(), MOST_AT_ONCE)
+        graphs, verdict = graphs_of(self.model.backbone, kind, self.precision, streams)
         apply_precision(self.model, self.precision, self.device)
-        return use_graph(self.model.backbone, graph, kind)
+        choice = use_graphs(self.model.backbone, graphs, kind, verdict)
+        self.kind, self.long_kind = choice.short, choice.long
 
     @torch.inference_mode()
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
@@ -382,8 +390,8 @@ def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionC
     there = {"float32": True, "bf16": native_precision(device) == "bf16"}
     there["int8"] = device.type == "cpu" and has_int8_kernels()
     encoder = next(module for module in model.modules() if isinstance(module, Backbone))
-    probe = _random_batch(encoder, _PROBE_LENGTHS, device)
-    timed = _random_batch(encoder, [_TIMED_LENGTH] * _TIMED_SEQUENCES, device)
+    probe = random_batch(encoder, _PROBE_LENGTHS, device)
+    timed = random_batch(encoder, [_TIMED_LENGTH] * _TIMED_SEQUENCES, device)
     trials: list[PrecisionTrial] = []
     exact = torch.empty(0)
     for name in (name for name, found in there.items() if found):
@@ -395,14 +403,6 @@ def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionC
     best = min((trial for trial in trials if trial.is_faithful), key=lambda trial: trial.seconds)
     apply_precision(model, best.precision, device)
     return PrecisionChoice(best.precision, tuple(trials), tuple(name for name, found in there.items() if not found))
-
-
-def _random_batch(encoder: Backbone, lengths: Any, device: torch.device) -> RaggedBatch:
-    """Returns sequences of random ids, always the same ones, of lengths that the model reads."""
-    longest = encoder.config.position_limit
-    sizes = np.minimum(np.asarray(lengths, dtype=np.int64), longest)
-    ids = np.random.default_rng(0).integers(0, encoder.config.vocab_size, int(sizes.sum()))
-    return RaggedBatch.from_flat(ids, sizes).to(device)
 
 
 def _sentence_vectors(encoder: Backbone, batch: RaggedBatch) -> Tensor:

@@ -1,14 +1,15 @@
 """Compiled graphs on disk, and short requests for vectors that need nothing else. Nothing here imports torch.
 
-    CACHE/DIGEST/graph.onnx, graph.bin   a network as ONNX Runtime has optimized it, and its weights, which are mapped
-    CACHE/folders/DIGEST.json            which graph a model folder has, and what a short request needs besides it
+    CACHE/DIGEST/graph.*        a network as a runtime has prepared it, and its weights, which are mapped
+    CACHE/engines/DIGEST.json   which engine `auto` found fastest for a network
+    CACHE/folders/DIGEST.json   which graph a model folder has, and what a short request needs besides it
 
 A name is a digest of all that the content depends on: weights or files, the shape, the versions of every package that
 wrote it, and the processor. So a graph of another version, or one that was optimized for another processor, is never
 opened; it is made again, under another name.
 
 Importing torch takes longer than a hundred short requests. Where a folder's graph is in the cache, text needs the
-tokenizer, ONNX Runtime and a mean; so `QuickEmbed` has these three, and loads the whole pipeline when it is asked for
+tokenizer, the graph and a mean; so `QuickEmbed` has these three, and loads the whole pipeline when it is asked for
 more: long inputs, another pooling, an attribute. The results are the same to 1e-5.
 """
 
@@ -19,11 +20,9 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,25 +31,18 @@ from numpy.typing import NDArray
 
 from bertsmith import __version__
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_path, parse_json, write_text
+from bertsmith.files import parse_json, write_text
+from bertsmith.inference.runtimes import FEW_TEXTS, FEW_TOKENS, RUNTIMES, Graph, versions
 from bertsmith.parallel import available_cores
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from bertsmith.inference.embed import Embed
 
-EngineKind = Literal["torch", "onnxruntime", "auto"]
-FEW_TEXTS, FEW_TOKENS = 16, 64
-"""Requests of at most so much go through a graph; for longer ones the ragged kernels are faster."""
-GRAPH_FILE, WEIGHTS_FILE = "graph.onnx", "graph.bin"
-_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+EngineKind = Literal["torch", "onnxruntime", "openvino", "auto"]
+ENGINE_HELP = "What computes on a CPU: torch, openvino, onnxruntime (short inputs), auto: the fastest, measured once."
 _CPUINFO = Path("/proc/cpuinfo")
 _LEAST_LENGTH = 1e-12
-
-
-def is_installed() -> bool:
-    """Tells whether the packages of the extra `onnx` are there."""
-    return all(util.find_spec(name) is not None for name in _PACKAGES)
 
 
 def cache_folder() -> Path:
@@ -63,7 +55,7 @@ def cache_folder() -> Path:
 
 def circumstances() -> list[Any]:
     """Returns what a compiled graph depends on besides the model: versions and the processor."""
-    return [__version__, {name: metadata.version(name) for name in ("torch", *_PACKAGES)}, processor()]
+    return [__version__, versions(), processor()]
 
 
 @functools.cache
@@ -80,58 +72,18 @@ def digest_of(*described: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def open_graph(folder: Path, threads: int) -> Any:
-    """Opens a graph that `write_optimized` wrote, as an `onnxruntime.InferenceSession` of some threads.
-
-    Raises:
-        Exception: the files are damaged; ONNX Runtime has errors of many kinds.
-    """
-    import onnxruntime
-
-    options = _options(threads)
-    # 图已经优化过，权重在旁边的文件里：不再优化，权重映射进内存而不是读进来
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(str(folder / GRAPH_FILE), options, providers=["CPUExecutionProvider"])
-
-
-def write_optimized(folder: Path, write: Callable[[Path], None]) -> None:
-    """Has ONNX Runtime optimize a graph for this processor once, and keeps what came out."""
-    import onnxruntime
-
-    with atomic_path(folder) as temporary:
-        temporary.mkdir()
-        plain = temporary / "plain.onnx"
-        write(plain)
-        options = _options(1)
-        options.optimized_model_filepath = str(temporary / GRAPH_FILE)
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
-        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
-        onnxruntime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
-        plain.unlink()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _options(threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    # 一次请求之内空转等活（不空转要慢一半），答完立刻停：别的库的线程要用同样的核心
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    return options
-
-
 @dataclass(frozen=True)
 class FolderCard:
     """What a short request to an encoder needs to know of its folder.
 
     Attributes:
         graph: name of the folder's graph; empty where measuring has found torch faster.
+        runtime: the library that runs it, and in which precision.
     """
 
     graph: str
+    runtime: str
+    precision: str
     pooling: str
     prompt: str
     max_length: int
@@ -183,13 +135,14 @@ def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any
         write_card(file, card)
     if not card.graph:
         return whole or load()
+    place, runtime = cache_folder() / card.graph, RUNTIMES[card.runtime]
     try:
-        session = open_graph(cache_folder() / card.graph, threads)
+        graph = runtime.open(place, card.precision, threads, 1)
     except Exception:
         # 卡片在、图却没了或坏了：完整地载入一次，图就会重新做好
         whole = load()
-        session = open_graph(cache_folder() / card.graph, threads)
-    return QuickEmbed(card, session, load_tokenizer(path), load, whole)
+        graph = runtime.open(place, card.precision, threads, 1)
+    return QuickEmbed(card, graph, load_tokenizer(path), load, whole)
 
 
 class QuickEmbed:
@@ -198,14 +151,13 @@ class QuickEmbed:
     def __init__(
         self,
         card: FolderCard,
-        session: Any,
+        graph: Graph,
         tokenizer: Tokenizer,
         load: Callable[[], Embed],
         whole: Embed | None = None,
     ) -> None:
         self.tokenizer, self.pooling, self.max_length = tokenizer, card.pooling, card.max_length
-        self._prompt, self._session, self._load, self._whole = card.prompt, session, load, whole
-        self._inputs = {each.name for each in session.get_inputs()}
+        self._prompt, self._graph, self._load, self._whole = card.prompt, graph, load, whole
 
     def __call__(self, texts: Sequence[str], **options: Any) -> NDArray[np.float32]:
         """Embeds texts; see `Embed.__call__`."""
@@ -250,10 +202,7 @@ class QuickEmbed:
             ids[number, : len(row)] = row
             mask[number, : len(row)] = 1
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        states: NDArray[np.float32] = self._session.run(
-            ["last_hidden_state"], {name: given[name] for name in self._inputs}
-        )[0]
-        return states
+        return self._graph.run({name: given[name] for name in self._graph.inputs})["last_hidden_state"]
 
 
 def pooled(states: NDArray[np.float32], lengths: Sequence[int], pooling: str) -> NDArray[np.float32]:
@@ -269,8 +218,8 @@ def _card_of(whole: Embed) -> FolderCard:
     """Returns what is to be known of a pipeline that was loaded with an engine for short requests."""
     graph = vars(whole.engine.model.backbone).get("forward") if hasattr(whole.engine, "model") else None
     is_plain = whole.pooling in ("mean", "cls", "max") and not whole.config.is_decoder and not whole.dims
-    name = graph.name if graph is not None and is_plain else ""
-    return FolderCard(name, whole.pooling, whole.prompt_text(), whole.max_length)
+    name, runtime, precision = (graph.name, graph.kind, graph.precision) if graph and is_plain else ("", "", "")
+    return FolderCard(name, runtime, precision, whole.pooling, whole.prompt_text(), whole.max_length)
 
 
 def _threads() -> int:

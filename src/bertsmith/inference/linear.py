@@ -133,6 +133,7 @@ class LinearEngine:
     batch_tokens: int = 0
     precision: str = "float32"
     kind: str = "words"
+    long_kind: str = "words"
     choice: None = None
     device: str = "cpu"
 

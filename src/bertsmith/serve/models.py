@@ -58,7 +58,7 @@ class ServedModel:
             }
         if pipeline.labels is not None:
             said["labels"] = list(pipeline.labels)
-        said |= {"precision": engine.precision, "engine": engine.kind}
+        said |= {"precision": engine.precision, "engine": engine.kind, "engine_long": engine.long_kind}
         if engine.choice is not None:
             said["precision_choice"] = str(engine.choice)
         return said | {"device": str(engine.device)}

@@ -1,0 +1,182 @@
+"""The libraries that run a compiled graph, ONNX Runtime and OpenVINO, behind one protocol. Nothing here imports torch.
+
+A runtime prepares the ONNX file of a network for itself once, in a folder that is kept; from there it opens it, with
+the weights mapped into memory. What it computes is held to the network itself when the graph is made.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEW_TEXTS, FEW_TOKENS = 16, 64
+"""What counts as a short request: at most so many texts, and so many tokens together."""
+GRAPH_FILE, WEIGHTS_FILE = "graph.onnx", "graph.bin"
+_EXPORT = ("onnx", "onnxruntime", "onnxscript")
+
+Given = Mapping[str, NDArray[np.int64]]
+
+
+class Graph(Protocol):
+    """A network that is ready to run; several threads may call it.
+
+    Attributes:
+        inputs: which of `input_ids`, `attention_mask` and `token_type_ids` it reads, all [N, S].
+        outputs: `last_hidden_state` [N, S, H], and `pooler_output` [N, H] where the network has a pooler.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def run(self, given: Given) -> dict[str, NDArray[np.float32]]:
+        """Computes all outputs."""
+        ...
+
+
+class Runtime(ABC):
+    """A library that runs graphs.
+
+    Attributes:
+        packages: what must be installed, with what the export itself needs.
+        extra: of this package, which installs them.
+        precisions: in which it computes.
+        most_tokens: of a batch that it is worth asking for; longer ones stay with torch. None for all.
+    """
+
+    packages: ClassVar[tuple[str, ...]]
+    extra: ClassVar[str]
+    precisions: ClassVar[tuple[str, ...]]
+    most_tokens: ClassVar[int | None]
+
+    @abstractmethod
+    def prepare(self, plain: Path, folder: Path) -> None:
+        """Writes what `open` reads into a folder that is there, from the ONNX file of a network."""
+
+    @abstractmethod
+    def open(self, folder: Path, precision: str, threads: int, streams: int) -> Graph:
+        """Opens a graph; some calls may compute at once, each on its share of the threads.
+
+        Raises:
+            Exception: the files are damaged; the libraries have errors of many kinds.
+        """
+
+
+class OnnxRuntime(Runtime):
+    """ONNX Runtime in float32: quick for short requests; for long ones the ragged kernels of torch are faster."""
+
+    packages = _EXPORT
+    extra = "onnx"
+    precisions = ("float32",)
+    most_tokens = FEW_TOKENS
+
+    def prepare(self, plain: Path, folder: Path) -> None:
+        """Optimizes the graph for this processor once, and keeps what came out."""
+        import onnxruntime
+
+        options = self._options(1)
+        options.optimized_model_filepath = str(folder / GRAPH_FILE)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+        onnxruntime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
+
+    def open(self, folder: Path, precision: str, threads: int, streams: int) -> Graph:  # noqa: ARG002
+        """Opens a graph; all calls share the threads."""
+        import onnxruntime
+
+        options = self._options(threads)
+        # 图已经优化过，权重在旁边的文件里：不再优化，权重映射进内存而不是读进来
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return _Session(
+            onnxruntime.InferenceSession(str(folder / GRAPH_FILE), options, providers=["CPUExecutionProvider"])
+        )
+
+    @staticmethod
+    def _options(threads: int) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        # 一次请求之内空转等活（不空转要慢一半），答完立刻停：别的库的线程要用同样的核心
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        return options
+
+
+class _Session:
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.inputs = tuple(each.name for each in session.get_inputs())
+        self.outputs = tuple(each.name for each in session.get_outputs())
+
+    def run(self, given: Given) -> dict[str, NDArray[np.float32]]:
+        return dict(zip(self.outputs, self._session.run(self.outputs, given), strict=True))
+
+
+class OpenVino(Runtime):
+    """OpenVINO in float32 or bf16, for batches of every size."""
+
+    packages = (*_EXPORT, "openvino")
+    extra = "fast"
+    precisions = ("float32", "bf16")
+    most_tokens = None
+
+    def prepare(self, plain: Path, folder: Path) -> None:
+        """Writes the network in the library's own format, which opens faster than ONNX."""
+        import openvino
+
+        openvino.save_model(openvino.Core().read_model(plain), folder / "graph.xml", compress_to_fp16=False)
+
+    def open(self, folder: Path, precision: str, threads: int, streams: int) -> Graph:
+        """Opens a graph; each of the streams has a part of the threads."""
+        import openvino
+
+        settings = {
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": streams,
+            # 服务器与训练常把进程限制在几个核心上：不由这个库再去绑定核心
+            "ENABLE_CPU_PINNING": False,
+        }
+        return _Compiled(openvino.Core().compile_model(folder / "graph.xml", "CPU", settings))
+
+
+class _Compiled:
+    def __init__(self, compiled: Any) -> None:
+        self._compiled, self._own = compiled, threading.local()
+        self.inputs = tuple(each.any_name for each in compiled.inputs)
+        self.outputs = tuple(each.any_name for each in compiled.outputs)
+
+    def run(self, given: Given) -> dict[str, NDArray[np.float32]]:
+        # 一个请求对象同时只能算一次：每个线程各有一个
+        if not hasattr(self._own, "request"):
+            self._own.request = self._compiled.create_infer_request()
+        found = self._own.request.infer(given, share_inputs=True)
+        return {name: found[number] for number, name in enumerate(self.outputs)}
+
+
+RUNTIMES: dict[str, Runtime] = {"onnxruntime": OnnxRuntime(), "openvino": OpenVino()}
+"""The engines besides torch, by their names; the first of equally fast ones is taken."""
+
+
+def is_installed(kind: str) -> bool:
+    """Tells whether all packages of an engine are there."""
+    return all(util.find_spec(name) is not None for name in RUNTIMES[kind].packages)
+
+
+def versions() -> dict[str, str]:
+    """Returns the version of every package on which graphs depend, besides the processor."""
+    found = {}
+    for name in dict.fromkeys(("torch", *(name for runtime in RUNTIMES.values() for name in runtime.packages))):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
