@@ -5,8 +5,9 @@ of threads and one environment, asked in turn by a small asyncio client on the s
 figures). The vectors are compared first.
 
 - people: FastAPI around `SentenceTransformer.encode`, a thread of the pool a request
-- expert: the same with a queue before the model: whatever waits, up to 32 texts, is encoded in one call, in the
-  precision that ours has. Infinity, which does this, does not run beside transformers 5, nor TEI without a container
+- expert: FastAPI with a queue before OpenVINO: whatever waits, up to 32 texts, is encoded in one call, sorted by
+  tokens, in batches of eight, in the precision that ours has. Infinity does not run beside transformers 5, nor TEI
+  without a container. Ours takes its engine by `--engine auto`
 
 Measured: sentences a second and latency with 32 connections, each sending its next sentence when it has the answer to
 the last; the engine's own rate offline; half load and four times the load, sent at random moments whatever the answers
@@ -38,11 +39,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino
 import sentence_transformers
 
 from bertsmith.cli import ENVIRONMENT
+from bertsmith.interop.onnx import export_onnx
 from embed import real_sentences
-from measured import Row, add_options, precisions, results_of
+from measured import Results, Row, add_options, precisions, results_of
 from side_by_side import EXPERT, OURS, PEOPLE, rounds_of
 from tables import print_table
 from vector_peers import MINILM
@@ -84,25 +87,36 @@ BATCHING = """
 import asyncio, sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-import torch
-import uvicorn
+import numpy as np, openvino, tokenizers, uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
-from sentence_transformers import SentenceTransformer
 
-folder, port, threads, dtype = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), getattr(torch, sys.argv[4])
-model = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": dtype})
+folder, port, threads, precision, graph = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]
+tokenizer = tokenizers.Tokenizer.from_file(folder + "/tokenizer.json")
+tokenizer.enable_truncation(256)
+tokenizer.no_padding()
+how = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+model = openvino.Core().compile_model(graph, "CPU", how)
 queue: asyncio.Queue = asyncio.Queue()
-MOST = 32
-
-def begin():
-    torch.set_num_threads(threads)
-
-pool = ThreadPoolExecutor(1, initializer=begin)
+MOST, BATCH = 32, 8
+pool = ThreadPoolExecutor(1)
 
 def encode(texts):
-    found = model.encode(texts, batch_size=MOST, normalize_embeddings=True, convert_to_tensor=True)
-    return found.float().tolist()
+    rows = [row.ids for row in tokenizer.encode_batch_fast(texts)]
+    order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+    vectors = [None] * len(rows)
+    for start in range(0, len(order), BATCH):
+        pack = order[start : start + BATCH]
+        ids = np.zeros((len(pack), len(rows[pack[-1]])), dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for place, number in enumerate(pack):
+            ids[place, : len(rows[number])], mask[place, : len(rows[number])] = rows[number], 1
+        states = model({"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)})[0]
+        means = (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+        for place, number in enumerate(pack):
+            vectors[number] = means[place].tolist()
+    return vectors
 
 async def work():
     while True:
@@ -145,7 +159,7 @@ import torch
 from bertsmith.inference import load_pipeline
 
 torch.set_num_threads(int(sys.argv[2]))
-pipeline = load_pipeline("embed", sys.argv[1], precision=sys.argv[3] or None)
+pipeline = load_pipeline("embed", sys.argv[1], precision=sys.argv[3] or None, engine="auto")
 sentences = json.load(sys.stdin)
 pipeline(sentences[:200])
 begun = time.perf_counter()
@@ -215,7 +229,17 @@ def main() -> None:
     if options.quick:
         options.seconds, options.rounds, options.sentences, options.minutes = 2.0, 1, 50, 0.02
     sentences = real_sentences(options.sentences)
-    results, rows = results_of("serve", options), []
+    results = results_of("serve", options)
+    with tempfile.TemporaryDirectory() as folder:
+        options.graph = Path(folder) / "model.onnx"
+        export_onnx(MINILM, options.graph)
+        rows = measured(sentences, results, options)
+    print_table(rows)
+
+
+def measured(sentences: list[str], results: Results, options: Any) -> list[Row]:
+    """Measures what is not in the results yet, in each precision."""
+    rows: list[Row] = []
     for precision in precisions(options):
         at_full = {"connections": options.connections, "seconds": options.seconds}
         name = f"{options.connections} connections, {precision}"
@@ -224,7 +248,7 @@ def main() -> None:
         name = f"p99 at half load and at four times the load, {precision}"
         under = partial(other_loads, sentences, precision, row, options)
         rows.append(results.get({"name": name, **at_full, "rate": row["rounds"][OURS]}, under))
-    print_table(rows)
+    return rows
 
 
 def full_load(sentences: list[str], precision: str, options: Any) -> Row:
@@ -291,7 +315,7 @@ def peer_names(precision: str) -> dict[str, str]:
     library = f"sentence-transformers {sentence_transformers.__version__}"
     return {
         PEOPLE: f"FastAPI + {library} float32",
-        EXPERT: f"FastAPI, a batching queue, uvloop, {library} {precision}",
+        EXPERT: f"FastAPI, a batching queue, uvloop, openvino {openvino.__version__.split('-')[0]} {precision}",
     }
 
 
@@ -314,8 +338,8 @@ def servers(precision: str, options: Any, which: Sequence[str]) -> Iterator[dict
     threads = str(options.threads)
     # 队列的长度等于连接数：这样满载与过载时，受理的请求前面排的队一样长
     ours = ["-m", "bertsmith", "serve", "--model", f"minilm={MINILM}", "--threads", threads, "--drain", "0"]
-    ours += ["--queue", str(options.connections), "--precision", precision]
-    dtype = "bfloat16" if precision == "bf16" else "float32"
+    ours += ["--queue", str(options.connections), "--precision", precision, "--engine", "auto"]
+    hint = "bf16" if precision == "bf16" else "f32"
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         running = {}
@@ -324,7 +348,7 @@ def servers(precision: str, options: Any, which: Sequence[str]) -> Iterator[dict
             command = {
                 OURS: [*ours, "--port", str(port)],
                 PEOPLE: ["-c", PLAIN, str(MINILM), str(port), threads],
-                EXPERT: ["-c", BATCHING, str(MINILM), str(port), threads, dtype],
+                EXPERT: ["-c", BATCHING, str(MINILM), str(port), threads, hint, str(options.graph)],
             }[who]
             running[who] = Server(who, [sys.executable, *command], port, folder / f"{who}.log")
             stack.callback(running[who].close)

@@ -208,7 +208,12 @@ def test_tags_of_both_parts_are_added_up(encoder, tmp_path, monkeypatch):
     parts = (load_pipeline("tag", found.model_folder, only=only) for only in (None, "words", "encoder"))
     whole, ours, theirs = (one.logits(words) for one in parts)
     torch.testing.assert_close(whole, 0.5 * theirs + 0.8 * ours)
-    assert [one.name for one in found.details.tries][2:] == ["fine-tuned encoder", "answer: words + fine-tuned encoder"]
+    assert [one.name for one in found.details.tries][2:] == [
+        "fine-tuned encoder",
+        "fine-tuned encoder, seed 1",
+        "fine-tuned encoder, seed 2",
+        "answer: words + fine-tuned encoder",
+    ]
     assert bertsmith.evaluate(found.model_folder, rows[80:]).metrics == pytest.approx(found.metrics, abs=1e-6)
     assert "»walks«" in found.report.read_text()
 
@@ -289,6 +294,41 @@ def test_an_encoder_is_pre_trained_from_nothing(tmp_path, monkeypatch):
     assert names[2:5] == ["pre-trained from nothing", "frozen from nothing", "fine-tuned from nothing"]
     assert "masked-LM loss" in found.details.tries[2].note
     assert rows[0]["text"] in (tmp_path / "out/text/labelled.txt").read_text()
+
+
+def test_time_that_is_left_goes_to_other_seeds_of_the_best_encoder(encoder, tmp_path, monkeypatch):
+    # 第二个种子更好：答案就是它；时间不够一次训练时不换种子
+    best = {"fine-tuned encoder": 2.0, "fine-tuned encoder, seed 1": 3.0, "fine-tuned encoder, seed 2": 1.0}
+    monkeypatch.setattr(
+        journey._Job, "_mixes", lambda _, names: {name: ((1.0, 1.0, 0.0), best.get(name, 9.0)) for name in names}
+    )
+    rows = rows_of(120, 0)
+    found = bertsmith.solve(rows[:80], tmp_path / "out", dev=rows[80:], model=encoder, minutes=5.0)
+    assert found.details.answer == "words + fine-tuned encoder, seed 2"
+    runs = [tmp_path / "out/parts" / f"fine-tuned-encoder{more}/dev.npy" for more in ("", "--seed-1", "--seed-2")]
+    first, second, third = map(np.load, runs)
+    assert not np.allclose(first, second)
+    assert not np.allclose(second, third)
+    left = property(lambda job: 0.0 if "fine-tuned encoder" in job.notes.tries else 300.0)
+    monkeypatch.setattr(journey._Job, "left", left)
+    short = bertsmith.solve(rows[:80], tmp_path / "short", dev=rows[80:], model=encoder, minutes=5.0)
+    assert "fine-tuned encoder, seed 1" not in [one.name for one in short.details.tries]
+
+
+def test_texts_without_spaces_get_pieces_longer_than_a_character(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(journey, "LEAST_PRETRAINING", 0.0)
+
+    def note(*_, **how):
+        asked.append((how.get("tokenizer"), how.get("vocab_size")))
+        raise InputError("enough")
+
+    monkeypatch.setattr(journey, "quickstart", note)
+    (tmp_path / "text.txt").write_text("一些文字。\n\n另一些文字。", encoding="utf-8")
+    chinese = [{"text": f"{word}很好{number}", "label": word} for number in range(40) for word in ("早餐", "房间")]
+    for name, rows in (("zh", chinese), ("en", rows_of(80, 0))):
+        bertsmith.solve(rows[:60], tmp_path / name, dev=rows[60:], text=tmp_path / "text.txt", minutes=1.0)
+    assert asked == [("unigram", journey.CHINESE_PIECES), (None, None)]
 
 
 def test_the_worse_features_are_not_fine_tuned(tmp_path, encoder, monkeypatch):

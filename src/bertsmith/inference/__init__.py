@@ -84,9 +84,9 @@ def load_pipeline(
             bf16 where the hardware multiplies it faster, else float32.
         device: None takes the GPU where there is one.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
-        engine: what computes on the CPU: `torch`; `onnxruntime`, short batches in float32; `openvino`, all batches, in
-            float32 or bf16; or `auto` for the fastest of those that are installed, for short and for long batches
-            apart, measured once. Graphs are made once and kept. `embed` then needs no torch for a short request.
+        engine: what computes on the CPU: `torch`; `onnxruntime`, in float32; `openvino`, in float32 or bf16; or `auto`
+            for the fastest of those that are installed, for short and for long batches apart, measured once. Graphs are
+            made once and kept. `embed` then needs no torch for a short request.
         only: `words` or `encoder`: one part of a folder of `bertsmith solve`, which holds both.
 
     Returns:

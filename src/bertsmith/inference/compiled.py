@@ -12,10 +12,11 @@ measured. A file that does not load is made again.
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,13 @@ from bertsmith.inference.graph_cache import EngineKind, cache_folder, circumstan
 from bertsmith.inference.runtimes import FEW_TOKENS, RUNTIMES, Graph, is_installed
 from bertsmith.model import Backbone, BackboneOutput
 
-SEQUENCES = 8
-"""Sequences of a rectangle, of similar length: more would only bring more padding."""
+RECTANGLE = 512
+"""Tokens of a rectangle of sequences of similar length: fewer are slower by up to a tenth, more bring padding."""
 ALIKE = {"float32": 0.9999, "bf16": 0.995}
 """The least cosine similarity with the backbone's own states, in float32, at which a graph is used."""
-_SHORT, _LONG = (12,), (18, 22, 26, 30, 34, 38, 42, 46)
-"""Lengths of the batches on which `auto` measures: a request, and a part of many texts."""
-_ROUNDS, _WORTH = 15, 0.9
+_SHORT, _LONG = (12,), (18, 22, 26, 30, 34, 38, 42, 46) * 4
+"""Lengths of the batches on which `auto` measures: a request, and a pass over many texts."""
+_ROUNDS, _WORTH = 15, 0.95
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def graphs_of(
     """Returns the graphs that may compute for a float32 backbone on the CPU, by engine, and where a verdict is kept.
 
     Args:
-        kind: `auto` takes every engine that is installed and computes in the precision, or more exactly.
+        kind: `auto` takes every engine that is installed; one that does not compute in the precision does in float32.
         streams: calls that may compute at once, each on its share of torch's threads.
 
     Raises:
@@ -66,9 +67,8 @@ def graphs_of(
     if kind == "auto":
         choice = read_choice(verdict)
         wanted = {choice.short, choice.long} if choice else RUNTIMES
+        # 不会这种精度的引擎用 float32：只会更准，快不快由测量说了算
         kinds = [name for name in RUNTIMES if name in wanted and is_installed(name)]
-        # 短批次用 float32 的图只会更准；不会这种精度、又算不快长批次的引擎不必试
-        kinds = [name for name in kinds if precision in (runtime := RUNTIMES[name]).precisions or runtime.most_tokens]
     else:
         runtime = RUNTIMES[kind]
         if not is_installed(kind):
@@ -99,16 +99,17 @@ def graphs_of(
 def use_graphs(
     backbone: Backbone, graphs: Mapping[str, CompiledForward], kind: EngineKind, verdict: Path
 ) -> EngineChoice:
-    """Lets graphs compute batches of a backbone; for `auto`, where they are by a tenth faster."""
+    """Lets graphs compute batches of a backbone; for `auto`, where they are by a twentieth faster."""
     if kind == "auto":
         choice = read_choice(verdict) or _measured(backbone, graphs, verdict)
     else:
-        choice = EngineChoice(kind, "torch" if RUNTIMES[kind].most_tokens else kind)
+        choice = EngineChoice(kind, kind)
     # 只换这一个实例的 forward：类和别的模型不受影响；没有图的批次仍走原来的路
     if choice.long in graphs:
-        vars(backbone)["forward"] = graphs[choice.long].over(backbone.forward, None)
+        least = 0 if choice.short == choice.long else FEW_TOKENS + 1
+        vars(backbone)["forward"] = graphs[choice.long].over(backbone.forward, least, math.inf)
     if choice.short in graphs and choice.short != choice.long:
-        vars(backbone)["forward"] = graphs[choice.short].over(backbone.forward, FEW_TOKENS)
+        vars(backbone)["forward"] = graphs[choice.short].over(backbone.forward, 0, FEW_TOKENS)
     return choice
 
 
@@ -126,12 +127,7 @@ def _measured(backbone: Backbone, graphs: Mapping[str, CompiledForward], verdict
     found = []
     for lengths in (_SHORT, _LONG):
         batch = random_batch(backbone, lengths, torch.device("cpu"))
-        able = {
-            name: graph
-            for name, graph in graphs.items()
-            if batch.num_tokens <= (RUNTIMES[name].most_tokens or batch.num_tokens)
-        }
-        seconds = {name: _seconds(graph, batch) for name, graph in able.items()}
+        seconds = {name: _seconds(graph, batch) for name, graph in graphs.items()}
         best = min(seconds, key=lambda name: seconds[name], default="torch")
         found.append(best if seconds and seconds[best] <= _WORTH * _seconds(backbone, batch) else "torch")
     choice = EngineChoice(*found)
@@ -146,20 +142,20 @@ class CompiledForward:
     def __init__(self, backbone: Backbone, graph: Graph, name: str, kind: str, precision: str) -> None:
         self.own = backbone.forward
         self.graph, self.name, self.kind, self.precision = graph, name, kind, precision
-        self.most_tokens: int | None = None
+        self.least, self.most = 0.0, math.inf
         self.limit = backbone.config.position_limit
         self.mask = backbone.config.mask
         self.pieces = backbone.config.vocab_size
         self.segments = backbone.config.type_vocab_size
 
-    def over(self, own: Any, most_tokens: int | None) -> CompiledForward:
-        """Takes batches of so many tokens (None: all) from another forward."""
-        self.own, self.most_tokens = own, most_tokens
+    def over(self, own: Any, least: float, most: float) -> CompiledForward:
+        """Takes batches of so many tokens from another forward."""
+        self.own, self.least, self.most = own, least, most
         return self
 
     def __call__(self, batch: RaggedBatch, *, mask: AttentionMask | None = None, **asked: Any) -> BackboneOutput:
         """Encodes a batch, see `Backbone`; what the graph does not give, the model's own forward does."""
-        fits = batch.num_tokens <= (self.most_tokens or batch.num_tokens) and batch.max_seqlen <= self.limit
+        fits = self.least <= batch.num_tokens <= self.most and batch.max_seqlen <= self.limit
         if not fits or any(asked.values()) or mask is not None or torch.is_grad_enabled() or not self._in_range(batch):
             # 超出范围的编号也交给原来的路：它会说清楚哪个编号不对
             output: BackboneOutput = self.own(batch, mask=mask, **asked)
@@ -178,9 +174,7 @@ class CompiledForward:
         ids, types = batch.input_ids.numpy(), batch.token_type_ids.numpy()
         starts, lengths = batch.cu_seqlens.numpy()[:-1], np.diff(batch.cu_seqlens.numpy())
         found: dict[str, NDArray[np.float32]] = {}
-        order = lengths.argsort(kind="stable")
-        for begin in range(0, len(order), SEQUENCES):
-            rows = order[begin : begin + SEQUENCES]
+        for rows in _rectangles(lengths):
             places = np.arange(lengths[rows[-1]])
             real = places < lengths[rows, None]
             # 填充处读的是这条序列的开头：编号合法就行，掩码会把它挡在外面
@@ -192,6 +186,16 @@ class CompiledForward:
                     found[name] = np.empty((len(ids) if per_token else len(lengths), values.shape[-1]), np.float32)
                 found[name][read[real] if per_token else rows] = values[real] if per_token else values
         return found
+
+
+def _rectangles(lengths: NDArray[Any]) -> Iterator[NDArray[np.intp]]:
+    """Groups sequences by length: yields their numbers, the longest of a group last, within `RECTANGLE`."""
+    order = lengths.argsort(kind="stable")
+    begin = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - begin) * lengths[order[end]] > RECTANGLE:
+            yield order[begin:end]
+            begin = end
 
 
 def _digest(backbone: Backbone) -> str:

@@ -47,13 +47,11 @@ class Runtime(ABC):
         packages: what must be installed, with what the export itself needs.
         extra: of this package, which installs them.
         precisions: in which it computes.
-        most_tokens: of a batch that it is worth asking for; longer ones stay with torch. None for all.
     """
 
     packages: ClassVar[tuple[str, ...]]
     extra: ClassVar[str]
     precisions: ClassVar[tuple[str, ...]]
-    most_tokens: ClassVar[int | None]
 
     @abstractmethod
     def prepare(self, plain: Path, folder: Path) -> None:
@@ -69,12 +67,11 @@ class Runtime(ABC):
 
 
 class OnnxRuntime(Runtime):
-    """ONNX Runtime in float32: quick for short requests; for long ones the ragged kernels of torch are faster."""
+    """ONNX Runtime, in float32."""
 
     packages = _EXPORT
     extra = "onnx"
     precisions = ("float32",)
-    most_tokens = FEW_TOKENS
 
     def prepare(self, plain: Path, folder: Path) -> None:
         """Optimizes the graph for this processor once, and keeps what came out."""
@@ -121,12 +118,11 @@ class _Session:
 
 
 class OpenVino(Runtime):
-    """OpenVINO in float32 or bf16, for batches of every size."""
+    """OpenVINO, in float32 or bf16."""
 
     packages = (*_EXPORT, "openvino")
     extra = "fast"
     precisions = ("float32", "bf16")
-    most_tokens = None
 
     def prepare(self, plain: Path, folder: Path) -> None:
         """Writes the network in the library's own format, which opens faster than ONNX."""

@@ -18,12 +18,12 @@ many rows and epochs fit into the time) is kept before it begins; so the same co
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import util
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -42,16 +42,15 @@ from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
 from bertsmith.finetune.datasets.tagged import WORD_LINES
 from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
+from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
 from bertsmith.finetune.linear import in_order
-from bertsmith.finetune.metrics import Interval, in_words
 from bertsmith.finetune.parts import majority, train_linear
-from bertsmith.finetune.report import cut, draw_confusion, draw_reliability
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.splits import fold_numbers, held_out, together
 from bertsmith.finetune.tasks import all_tasks, save_task, task_named
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
-from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation
+from bertsmith.finetune.tasks.task import AdditiveTask
 from bertsmith.finetune.words import CHANCE, mix_of, train_states
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
@@ -62,13 +61,13 @@ from bertsmith.inference.linear import LinearPipeline, read_words
 from bertsmith.inference.pipeline import require_pairs
 from bertsmith.inference.task_file import TASK_FILE, stated_length
 from bertsmith.journeys.more_labels import FEWEST as LEAST_OF_CURVE
-from bertsmith.journeys.more_labels import Curve, draw_curve, in_a_sentence, label_curve, label_next, write_rows
+from bertsmith.journeys.more_labels import Curve, in_a_sentence, label_curve, label_next, write_rows
 from bertsmith.journeys.quickstart import quickstart
+from bertsmith.journeys.solved import Solved, Try, cells_of, solved_page
 from bertsmith.journeys.source import text_files
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import fingerprint_weights
-from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith.seeding import generator
 from bertsmith.settings import Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
@@ -100,6 +99,10 @@ TIMED_TEXTS = 512
 """Texts of which the milliseconds are shown."""
 SHOWN = 12
 """Texts in the table of those of which the parts differ."""
+MOST_SEEDS = 3
+"""Seeds of the best encoder at most: with each, what dev can still tell apart gets less."""
+CHINESE_PIECES = 16_384
+"""Pieces longer than a character, for scripts without spaces: half as many pieces a text as characters."""
 LEAST_ROWS = 0.25
 """An epoch over a smaller share of the rows is not worth its time."""
 
@@ -117,29 +120,6 @@ class SolveOptions:
 
 
 @dataclass(frozen=True)
-class Try:
-    """What one method came to.
-
-    Attributes:
-        name: of the method, with the encoder that it used.
-        score: by the task's metric on dev, or on folds that were held out; None where it did not run.
-        interval: of the score.
-        seconds: that it took.
-        size: bytes of its folder.
-        milliseconds: for a text, of the texts of dev.
-        note: what was chosen, or why it did not run.
-    """
-
-    name: str
-    score: float | None = None
-    interval: Interval | None = None
-    seconds: float = 0.0
-    size: int = 0
-    milliseconds: float = 0.0
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Plan:
     """What was decided before an encoder was trained: on how many rows, how often."""
 
@@ -154,29 +134,6 @@ class Notes:
     tries: dict[str, Try] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     minutes: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Solved:
-    """The answer.
-
-    Attributes:
-        task: the name of its task.
-        answer: the name of what is kept.
-        mix: by what the outputs of encoder and words are multiplied, and what is added; 0 for a part that is left out.
-        dev: how it does on the rows that chose it: of dev, or of folds, each by a model that had not learned from it.
-        test: on the rows that chose nothing; None where there are none.
-        tries: all that was tried, the answer last.
-        curve: rows → score of words that learned from so many; empty where they are few, or no time was left.
-    """
-
-    task: str
-    answer: str
-    mix: tuple[float, float, float]
-    dev: Evaluation
-    test: Evaluation | None
-    tries: tuple[Try, ...]
-    curve: Curve = ()
 
 
 def solve(
@@ -356,6 +313,8 @@ class _Job:
         notes = folder / "tries.json"
         self.notes = read_json(notes, Notes, RunFolderError, "choose another --out") if notes.exists() else Notes()
         self.outputs: dict[str, Tensor] = {}
+        self.starts: dict[str, tuple[str | Path, str]] = {}
+        """Fine-tuned encoders → the folder that each began with, and the name of its frozen features."""
 
     def finish(self, source: str) -> Solved:
         """Tries what is left, puts the answer into its folder, and writes the report."""
@@ -376,10 +335,25 @@ class _Job:
                 self._skip(name, f"its features do worse than those of {best.removeprefix('frozen ')}")
         if self.text:
             self._from_nothing()
+        self._more_seeds()
         solved = replace(self._together(), curve=self._curve())
         write_json(done, solved, checked=True)
-        write_text(self.folder / "report.html", self._report(solved, source))
+        write_text(self.folder / "report.html", self._page(solved, source))
         return solved
+
+    def _more_seeds(self) -> None:
+        """Fine-tunes the best encoder again with other seeds, while there is time; dev takes the best of them."""
+        best = self._best([name for name in self.starts if name in self.outputs])
+        # 留出法要训六次：时间不够再换种子
+        if not best or self.folds:
+            return
+        for seed in range(1, MOST_SEEDS):
+            name = f"{best}, seed {seed}"
+            # 开始之前先记下：中断后再来，试的还是这几个
+            if name in self.notes.plans or self.left > self.notes.tries[best].seconds:
+                self.notes.plans.setdefault(name, self.notes.plans[best])
+                self._keep()
+                self._encoder(name, *self.starts[best], seed=self.options.seed + seed)
 
     @property
     def left(self) -> float:
@@ -412,7 +386,7 @@ class _Job:
             self._tell(self.notes.tries[name])
 
     def _tell(self, found: Try) -> None:
-        cells = _cells(found, self.task.metric)
+        cells = cells_of(found, self.task.metric)
         self.console.print(" · ".join(cell for cell in cells if cell), highlight=False, markup=False, soft_wrap=True)
 
     def _scored(self, name: str, pipeline: Any, outputs: Tensor, **more: Any) -> Try:
@@ -497,13 +471,16 @@ class _Job:
         self.task.outputs(pipeline, some)
         return round(1000 * (time.monotonic() - begun) / len(some), 3)
 
-    def _encoder(self, name: str, start: str | Path, frozen: str) -> None:
+    def _encoder(self, name: str, start: str | Path, frozen: str, seed: int | None = None) -> None:
         """Fine-tunes a folder as far as the time allows, and where folds say that it pays beside its frozen states."""
+        self.starts.setdefault(name, (start, frozen))
 
         def work(path: Path) -> Try:
             if self.folds and len(self.train) < LEAST_TUNED:
                 return Try(name, note=f"not tried: {len(self.train)} rows are too few for it")
-            settings = FineTuningSettings(learning_rate=usual_rate(self.task.name, start, None), seed=self.options.seed)
+            settings = FineTuningSettings(
+                learning_rate=usual_rate(self.task.name, start, None), seed=seed or self.options.seed
+            )
             plan = self.notes.plans.get(name)
             if plan is None:
                 plan = self._plan(start, settings)
@@ -601,9 +578,15 @@ class _Job:
             if not own.exists():
                 texts = dict.fromkeys(" ".join(text.split()) for one in self.train for text in one.texts)
                 write_text(own, "\n\n".join(text for text in texts if text) + "\n")
+            letters = (text for one in self.train for text in one.texts)
+            how: dict[str, Any] = {}
+            if next(iter(scripts_in(letters)), "") in WITHOUT_SPACES and util.find_spec("tokenizers"):
+                # 不用空格分词的文字：比单字长的词片让同样的时间读到多一倍的文本
+                how = {"tokenizer": "unigram", "vocab_size": CHINESE_PIECES}
             made = quickstart(
                 [*self.text, str(own)],
                 place,
+                **how,
                 minutes=self.notes.minutes[name],
                 console=self.shown,
                 seed=self.options.seed,
@@ -689,93 +672,16 @@ class _Job:
         self.console.print(in_a_sentence(curve, self.task.metric), highlight=False, markup=False, soft_wrap=True)
         return curve
 
-    def _report(self, solved: Solved, source: str) -> str:
-        """Returns the page."""
-        files = {self.held: solved.dev, **({} if solved.test is None else {"test": solved.test})}
-        sizes = {self.held: len(self.dev), "test": len(self.test or ())}
-        figures = [
-            FigureRow(f"{name} on {part}", in_words(value, found.intervals.get(name)), f"{sizes[part]:,} rows")
-            for part, found in files.items()
-            for name, value in found.metrics.items()
-        ]
-        lead = f"{len(self.train):,} labelled rows of {source}; the answer: {solved.answer}."
-        lead += "".join(f" On {part}: {remark}." for part, found in files.items() for remark in found.remarks)
-        metric = self.task.metric
-        chose = f"Each of {len(set(self.folds))} parts was held out in turn; they chose" if self.folds else "Dev chose"
-        note = (
-            f"In the order in which they were tried. {chose} strengths, epochs and weights, so these scores are a"
-            " little too good; test is scored once, by the answer. Intervals are of 95 %, by the bootstrap."
-        )
-        head = ("method", f"{metric} on {self.held}", "seconds", "size", "a text", "")
-        rows = [_cells(one, "") for one in solved.tries]
-        parts: list[Part] = [
-            Table(
-                "What was tried",
-                head,
-                rows,
-                note,
-                styles=("text", "figure", "figure", "figure", "figure", "note"),
-                marked=len(rows) - 1,
-            ),
-            figures_table(figures),
-        ]
-        if solved.curve:
-            said = f"{in_a_sentence(solved.curve, metric)} (dashed), if the last doublings are a guide."
-            parts.append(Picture("More labels", said, draw_curve(solved.curve, metric)))
+    def _page(self, solved: Solved, source: str) -> str:
+        """Returns the page, with the texts of dev of which words and encoder disagree most."""
+        apart: Sequence[tuple[str, ...]] = ()
         if all(solved.mix[:2]):
-            parts.append(self._only_one(solved))
-        for part, found in files.items():
-            if found.confusion is not None:
-                figure, below = draw_confusion(list(found.classes), found.confusion)
-                said = "Rows are true labels; whatever lies off the diagonal was mistaken for the column's label."
-                parts.append(Picture(f"Confusion on {part}", said, figure, below))
-        reliable = {part: found.calibration for part, found in files.items() if found.calibration is not None}
-        if reliable:
-            said = "How often predictions of a confidence are right: on the dashed line the two agree."
-            parts.append(Picture("Reliability", said, draw_reliability(reliable)))
-        wrong = [[cut(one.text), one.expected, one.predicted, f"{one.confidence:.3g}"] for one in solved.dev.mistakes]
-        columns = ("text", "true", "predicted", "error" if self.task.problem == REGRESSION else "confidence")
-        parts.append(
-            Table(
-                f"Worst mistakes on {self.held}",
-                columns,
-                wrong,
-                "Some of these may be errors of the labels.",
-                ("text",),
-            )
-        )
-        first, last = solved.tries[0], solved.tries[-1]
-        verdict = f"The best answer: {solved.answer}, with {metric} {last.score:.3f} on {self.held}"
-        verdict += f", where {first.name} gives {first.score:.3f}." if first.score is not None else "."
-        model = shlex.quote(str(self.folder / "model"))
-        commands = [f"bertsmith predict --model {model} --file YOUR_FILE.txt", f"bertsmith serve --model {model}"]
-        return render_report(f"Solved: {solved.task}, {source}", lead, parts, verdict=verdict, commands=commands)
-
-    def _only_one(self, solved: Solved) -> Table:
-        """Returns the texts of dev of which words and encoder disagree most, and what is true."""
-        best = solved.answer.removeprefix("words + ")
-        pipeline = load_pipeline(self.task.name, self.folder / "model", only="words")
-        outputs, weights = (self.outputs["words"], self.outputs[best]), (solved.mix[1], solved.mix[0])
-        found = self.task.apart(pipeline, self.dev, outputs, weights, SHOWN)
-        rows = [[cut(text), *said] for text, *said in found]
-        note = "Where the two parts differ most. What only one of them knows is why together they do better."
-        return Table(
-            f"Where the parts differ, on {self.held}", ("text", "true", "words", "encoder"), rows, note, ("text",)
-        )
-
-
-def _cells(found: Try, metric: str) -> list[str]:
-    """Returns what is said of a method: its name, score, cost and note."""
-    if found.score is None:
-        return [found.name, "", "", "", "", found.note]
-    return [
-        found.name,
-        f"{metric} {in_words(found.score, found.interval)}".strip(),
-        f"{found.seconds:,.0f} s" if found.seconds >= 10 else f"{found.seconds:.1f} s",
-        f"{found.size / 1e6:.1f} MB" if found.size else "",
-        f"{found.milliseconds:.2f} ms a text" if found.milliseconds else "",
-        found.note,
-    ]
+            best = solved.answer.removeprefix("words + ")
+            pipeline = load_pipeline(self.task.name, self.folder / "model", only="words")
+            outputs, weights = (self.outputs["words"], self.outputs[best]), (solved.mix[1], solved.mix[0])
+            apart = self.task.apart(pipeline, self.dev, outputs, weights, SHOWN)
+        sizes = {"train": len(self.train), self.held: len(self.dev), "test": len(self.test or ())}
+        return solved_page(solved, source, self.folder, self.task, sizes, len(set(self.folds)), apart)
 
 
 def _file_name(name: str) -> str:
