@@ -175,6 +175,16 @@ def test_auto_takes_the_fastest_for_short_and_for_long_batches_apart_and_keeps_t
                 torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-5)
 
 
+def test_rectangles_hold_every_sequence_once_and_little_padding():
+    lengths = np.array([70, 3, 22, 4, 31, 8, 9, 600, 11, 12, *[20] * 60])
+    groups = list(compiled._rectangles(lengths))
+    assert sorted(np.concatenate(groups)) == list(range(70))
+    for rows in groups:
+        assert lengths[rows].max() == lengths[rows[-1]] <= 1.3 * lengths[rows[0]] + 4
+        assert len(rows) * lengths[rows[-1]] <= 512 or len(rows) == 1
+    assert [lengths[rows].tolist() for rows in groups[:2]] == [[3, 4], [8, 9, 11, 12]]
+
+
 def test_an_engine_that_is_not_installed(monkeypatch):
     monkeypatch.setattr(compiled, "is_installed", lambda _: False)
     assert compile_backbone(backbone_of(), "auto") == EngineChoice("torch", "torch")

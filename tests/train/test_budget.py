@@ -1,5 +1,7 @@
 """How long a run is, and what a step costs."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -132,6 +134,17 @@ def test_dropout_follows_from_how_often_the_text_is_read(village):
     for steps, dropout in ((often // 2, 0.0), (often + 1, DROPOUT)):
         assert with_dropout(RECIPE.changed(steps=steps), corpus, tokenizer).model.dropout == dropout
         assert with_dropout(RECIPE.changed(steps=steps, dropout=0.3), corpus, tokenizer).model.dropout == 0.3
+
+
+def test_a_text_that_the_time_exhausts_is_said_before(village, tmp_path, monkeypatch):
+    corpus, tokenizer, _ = village
+    for limit, count in ((1e9, 0), (0.0, 1)):
+        monkeypatch.setattr("bertsmith.train.pretraining.REPEATED", limit)
+        console = Console(file=io.StringIO(), width=500)
+        pretrain(tmp_path / f"{limit}", corpus, tokenizer, RECIPE.changed(steps=1), console=console)
+        said = console.file.getvalue()
+        assert said.count("more text teaches more than more time") == count
+        assert said.count("the text will be read 0 times") == count
 
 
 def test_phases_share_the_steps(village):

@@ -32,11 +32,12 @@ from bertsmith.inference.graph_cache import EngineKind, cache_folder, circumstan
 from bertsmith.inference.runtimes import FEW_TOKENS, RUNTIMES, Graph, is_installed
 from bertsmith.model import Backbone, BackboneOutput
 
-RECTANGLE = 512
-"""Tokens of a rectangle of sequences of similar length: fewer are slower by up to a tenth, more bring padding."""
+RECTANGLE, SIMILAR, FEW_MORE = 512, 1.3, 4
+"""Tokens of a rectangle; how many times as long as its shortest sequence the longest may be, and tokens more: smaller
+rectangles are slower by up to a tenth, and with other lengths up to a fifth is padding."""
 ALIKE = {"float32": 0.9999, "bf16": 0.995}
 """The least cosine similarity with the backbone's own states, in float32, at which a graph is used."""
-_SHORT, _LONG = (12,), (18, 22, 26, 30, 34, 38, 42, 46) * 4
+_SHORT, _LONG = (12,), (30, 31, 32, 33) * 8
 """Lengths of the batches on which `auto` measures: a request, and a pass over many texts."""
 _ROUNDS, _WORTH = 15, 0.95
 
@@ -189,11 +190,12 @@ class CompiledForward:
 
 
 def _rectangles(lengths: NDArray[Any]) -> Iterator[NDArray[np.intp]]:
-    """Groups sequences by length: yields their numbers, the longest of a group last, within `RECTANGLE`."""
+    """Groups sequences of similar length; yields their numbers, the longest of a group last."""
     order = lengths.argsort(kind="stable")
     begin = 0
     for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - begin) * lengths[order[end]] > RECTANGLE:
+        longest = lengths[order[end]] if end < len(order) else math.inf
+        if (end + 1 - begin) * longest > RECTANGLE or longest > SIMILAR * lengths[order[begin]] + FEW_MORE:
             yield order[begin:end]
             begin = end
 

@@ -121,12 +121,17 @@ def with_dropout(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Toke
     """
     if recipe.model.dropout is not None:
         return recipe
-    shares = recipe.length.shares
-    per_step = sum(share * sample_costs(recipe, corpus, tokenizer, phase).tokens for phase, share in enumerate(shares))
-    passes = recipe.trainer.total_steps * per_step / corpus.counts[TRAIN].tokens
+    passes = passes_over(recipe, corpus, tokenizer)
     # 接着训练的模型已经学过很多：沿用论文的 dropout，免得忘掉旧的、背下新的
     often = passes >= MANY_PASSES or bool(recipe.model.start_from)
     return recipe.changed(dropout=DROPOUT if often else 0.0)
+
+
+def passes_over(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> float:
+    """Returns how often a recipe of known steps reads the text."""
+    shares = recipe.length.shares
+    per_step = sum(share * sample_costs(recipe, corpus, tokenizer, phase).tokens for phase, share in enumerate(shares))
+    return recipe.trainer.total_steps * per_step / corpus.counts[TRAIN].tokens
 
 
 def sample_costs(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer, phase: int) -> StepCosts:

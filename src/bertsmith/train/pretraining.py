@@ -39,9 +39,17 @@ from bertsmith.kernels.matmul import measure_matmul_flops
 from bertsmith.objectives import LossOutput, RunningAverages
 from bertsmith.settings import option, values_of
 from bertsmith.tokenizer import Tokenizer
-from bertsmith.train.budget import EVALUATIONS, FEWEST_STEPS, SAVING_SHARE, steps_for, training_flops, with_dropout
+from bertsmith.train.budget import (
+    EVALUATIONS,
+    FEWEST_STEPS,
+    SAVING_SHARE,
+    passes_over,
+    steps_for,
+    training_flops,
+    with_dropout,
+)
 from bertsmith.train.distributed import Ranks
-from bertsmith.train.forecast import ALARMING, EARLIEST_ALARM, expectation_of
+from bertsmith.train.forecast import ALARMING, EARLIEST_ALARM, REPEATED, expectation_of
 from bertsmith.train.monitor import MetricsLog, StepProgress, StopRequest, Throughput, TrainingStopped, stop_requests
 from bertsmith.train.recipe import PreTrainingRecipe, keep_start, resolve_recipe
 from bertsmith.train.start import fingerprint_start, fingerprint_teacher, heldout_set, make_trainer, open_stream
@@ -209,6 +217,7 @@ def pretrain(
         keep_start(run, recipe.model.start_from)
         recipe = fingerprint_start(recipe.changed(corpus=corpus.fingerprint), tokenizer)
         recipe = fingerprint_teacher(recipe, tokenizer)
+        shown = console if console and ranks.is_first else Console(quiet=True)
         begun = ranks.on_first(lambda: _recipe_found(run, recipe))
         if begun is None:
             steps = recipe.trainer.total_steps
@@ -224,10 +233,16 @@ def pretrain(
                     compiled=options.compiled,
                 )
             begun = with_dropout(recipe.changed(steps=steps), corpus, tokenizer)
+            passes = passes_over(begun, corpus, tokenizer)
+            if passes > REPEATED:
+                shown.print(
+                    f"the text will be read {passes:,.0f} times: beyond {REPEATED:.0f} times, more text teaches more"
+                    " than more time (bertsmith plan says how much)",
+                    highlight=False,
+                )
             ranks.on_first(lambda: begun.save(run))
         # 各进程各自问过 Hub：以 0 号进程写进配方的提交为准
         pin(begun.model.start_from, begun.model.start_commit)
-        shown = console if console and ranks.is_first else Console(quiet=True)
         told = usual_trackers() if listeners is None else listeners
         return PreTrainingRun(
             run, corpus, tokenizer, begun, options=options, console=shown, device=device, ranks=ranks, listeners=told

@@ -1,4 +1,4 @@
-"""*Compare two models*: what the chosen model and another one make of the same texts, side by side.
+"""*Compare*: what the chosen model and another one make of the same texts, side by side.
 
 The other one is a model of the lab, or a folder on this machine, which is opened when it is first asked for.
 """

@@ -109,7 +109,8 @@ def build(state: PageState) -> None:
         done = state.say("Written into the text.", "已写进文本。")
         return chosen, f"<p class='done' role='status'>{done}</p>", []
 
-    state.answer([button.click, text.submit], show, [text], place, [results, shown])
+    # 一打开就有结果：第一眼看到的不是空页
+    state.answer([state.page.load, button.click, text.submit], show, [text], place, [results, shown])
     state.answer([results.click], choose, [text, shown], place, [text, results, shown], with_event=True)
     mask.click(lambda typed: f"{(typed or '').rstrip()} {WRITTEN_MASK}".lstrip(), [text], [text], **QUIET)
     state.on_choice(lambda _: ["", []], [results, shown])

@@ -27,9 +27,9 @@ Work = Callable[..., Sequence[Any]]
 class PageState:
     """The page around the tabs."""
 
-    def __init__(self, models: LabModels, language: Language) -> None:
-        """Begins a page; within `gr.Blocks`."""
-        self.models = models
+    def __init__(self, models: LabModels, language: Language, page: gr.Blocks) -> None:
+        """Begins a page, within it."""
+        self.models, self.page = models, page
         self.language: Language = language
         self.chosen = self.menu(models.names, "Model", "模型", "model", value=models.names[0], interactive=True)
 

@@ -48,11 +48,11 @@ _TABS: tuple[tuple[str, Text, Callable[[PageState], None]], ...] = (
     ("next", Text("Next sentence", "下一句"), next_sentence.build),
     ("tokens", Text("Tokens", "词元"), tokens.build),
     ("task", Text("My task", "我的任务"), my_task.build),
-    ("similarity", Text("Similarity map", "相似度图"), similarity.build),
+    ("similarity", Text("Similarity", "相似度"), similarity.build),
     ("search", Text("Search", "搜索"), search.build),
     ("topics", Text("Topics", "主题"), topics.build),
     ("file", Text("Your file", "你的文件"), your_file.build),
-    ("compare", Text("Compare two models", "比较两个模型"), compare.build),
+    ("compare", Text("Compare", "比较"), compare.build),
 )
 _TRAINING, _LEARN = Text("Training", "训练"), Text("Learn", "学习")
 _ICON = (
@@ -67,7 +67,7 @@ def build_page(models: LabModels, runs: RunFolders, language: Language, progress
     page = gr.Blocks(title=_TITLE(language), analytics_enabled=False)
     with page:
         gr.HTML(_header(language))
-        state = PageState(models, language)
+        state = PageState(models, language, page)
         with gr.Tabs(elem_id="tabs"):
             opened = []
             for name, title, build in _TABS:

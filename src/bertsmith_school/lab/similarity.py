@@ -1,4 +1,4 @@
-"""*Similarity map*: lines of text as points, and how alike every two of them are."""
+"""*Similarity*: lines of text as points, and how alike every two of them are."""
 
 from __future__ import annotations
 

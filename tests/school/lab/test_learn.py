@@ -129,7 +129,7 @@ def laid_out(request, odd):
 
     def begin(part, model):
         with gr.Blocks() as page:
-            state = PageState(odd, request.param)
+            state = PageState(odd, request.param, page)
             again = gr.Button(elem_id="again")
             starts = {name: learn.starts_of(odd.named(name)) for name in odd.names}
             learn.lay_out(state, odd.named(model), find_lesson(part, request.param), starts, [again.click])
@@ -192,7 +192,7 @@ def test_fields_begin_with_words_of_the_chosen_model_and_keep_what_was_typed(lai
 def test_no_part_is_laid_out_before_it_is_opened(odd, tmp_path):
     """Hundreds of components: the browser would build them all before the first tab can be used."""
     with gr.Blocks() as page:
-        state = PageState(odd, "en")
+        state = PageState(odd, "en", page)
         with gr.Tabs(), gr.Tab("Learn") as tab:
             learn.build(state, tmp_path / "cards.json", tab)
     assert not any(str(getattr(one, "elem_id", "")).startswith(("lesson-", "compute-")) for one in page.blocks.values())
