@@ -46,7 +46,7 @@ def backbone_of(family="bert"):
 
 
 def compile_backbone(backbone, kind, precision="float32"):
-    graphs, verdict = compiled.graphs_of(backbone, kind, precision, streams=1)
+    graphs, verdict = compiled.graphs_of(backbone, kind, precision)
     return compiled.use_graphs(backbone, graphs, kind, verdict)
 
 

@@ -32,6 +32,8 @@ from bertsmith.inference.graph_cache import EngineKind, cache_folder, circumstan
 from bertsmith.inference.runtimes import FEW_TOKENS, RUNTIMES, Graph, is_installed
 from bertsmith.model import Backbone, BackboneOutput
 
+STEP = 4
+"""Lengths of rectangles are multiples of it: a library prepares itself for each shape that it sees, in milliseconds."""
 RECTANGLE, SIMILAR, FEW_MORE = 512, 1.3, 4
 """Tokens of a rectangle; how many times as long as its shortest sequence the longest may be, and tokens more: smaller
 rectangles are slower by up to a tenth, and with other lengths up to a fifth is padding."""
@@ -50,21 +52,18 @@ class EngineChoice:
     long: str = "torch"
 
 
-def graphs_of(
-    backbone: Backbone, kind: EngineKind, precision: str, streams: int
-) -> tuple[dict[str, CompiledForward], Path]:
+def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dict[str, CompiledForward], Path]:
     """Returns the graphs that may compute for a float32 backbone on the CPU, by engine, and where a verdict is kept.
 
     Args:
         kind: `auto` takes every engine that is installed; one that does not compute in the precision does in float32.
-        streams: calls that may compute at once, each on its share of torch's threads.
 
     Raises:
         ConfigError: a package of the engine is not installed, or it does not compute in this precision.
         CheckpointError: the engine computes something else than the backbone.
     """
     weights, threads = _digest(backbone), torch.get_num_threads()
-    verdict = cache_folder() / "engines" / f"{digest_of(circumstances(), weights, precision, threads, streams)}.json"
+    verdict = cache_folder() / "engines" / f"{digest_of(circumstances(), weights, precision, threads)}.json"
     if kind == "auto":
         choice = read_choice(verdict)
         wanted = {choice.short, choice.long} if choice else RUNTIMES
@@ -87,7 +86,7 @@ def graphs_of(
         runs_in = precision if precision in RUNTIMES[name].precisions else "float32"
         graph_name = digest_of(name, circumstances(), weights)
         try:
-            graph = _opened(backbone, name, graph_name, runs_in, threads, streams)
+            graph = _opened(backbone, name, graph_name, runs_in, threads)
         except CheckpointError as error:
             if kind != "auto":
                 raise
@@ -176,7 +175,8 @@ class CompiledForward:
         starts, lengths = batch.cu_seqlens.numpy()[:-1], np.diff(batch.cu_seqlens.numpy())
         found: dict[str, NDArray[np.float32]] = {}
         for rows in _rectangles(lengths):
-            places = np.arange(lengths[rows[-1]])
+            # 每种新的长度都要现编译一次：取整到四，服务器里混杂的批次就少编译许多次
+            places = np.arange(min(self.limit, -(-lengths[rows[-1]] // STEP) * STEP))
             real = places < lengths[rows, None]
             # 填充处读的是这条序列的开头：编号合法就行，掩码会把它挡在外面
             read = starts[rows, None] + np.where(real, places, 0)
@@ -209,7 +209,7 @@ def _digest(backbone: Backbone) -> str:
     return digest_of(asdict(backbone.config), weights.hexdigest())
 
 
-def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: int, streams: int) -> Graph:
+def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: int) -> Graph:
     """Returns a backbone's graph, from the cache where it is there and whole."""
     from bertsmith.model.graph import write_backbone
 
@@ -217,7 +217,7 @@ def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: i
     # 两个进程同时要同一张图：后到的等先到的做好，而不是各做一份、互相清掉半成品
     with held(folder):
         try:
-            graph = runtime.open(folder, precision, threads, streams)
+            graph = runtime.open(folder, precision, threads)
         except Exception:
             shutil.rmtree(folder, ignore_errors=True)
             with atomic_path(folder) as temporary:
@@ -226,7 +226,7 @@ def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: i
                 write_backbone(backbone, plain)
                 runtime.prepare(plain, temporary)
                 plain.unlink()
-            graph = runtime.open(folder, precision, threads, streams)
+            graph = runtime.open(folder, precision, threads)
         checked = folder / f"checked-{precision}"
         if not checked.exists():
             _check(backbone, kind, graph, precision)

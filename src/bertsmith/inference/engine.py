@@ -166,8 +166,7 @@ class Engine:
             return
         # 图是按 float32 核对的：做图时先换回来；量快慢则用实际的精度，短请求因此只会更准，不会更糙
         apply_precision(self.model, "float32", self.device)
-        streams = worker_count(torch.get_num_threads(), MOST_AT_ONCE)
-        graphs, verdict = graphs_of(self.model.backbone, kind, self.precision, streams)
+        graphs, verdict = graphs_of(self.model.backbone, kind, self.precision)
         apply_precision(self.model, self.precision, self.device)
         choice = use_graphs(self.model.backbone, graphs, kind, verdict)
         self.kind, self.long_kind = choice.short, choice.long

@@ -137,11 +137,11 @@ def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any
         return whole or load()
     place, runtime = cache_folder() / card.graph, RUNTIMES[card.runtime]
     try:
-        graph = runtime.open(place, card.precision, threads, 1)
+        graph = runtime.open(place, card.precision, threads)
     except Exception:
         # 卡片在、图却没了或坏了：完整地载入一次，图就会重新做好
         whole = load()
-        graph = runtime.open(place, card.precision, threads, 1)
+        graph = runtime.open(place, card.precision, threads)
     return QuickEmbed(card, graph, load_tokenizer(path), load, whole)
 
 

@@ -58,8 +58,8 @@ class Runtime(ABC):
         """Writes what `open` reads into a folder that is there, from the ONNX file of a network."""
 
     @abstractmethod
-    def open(self, folder: Path, precision: str, threads: int, streams: int) -> Graph:
-        """Opens a graph; some calls may compute at once, each on its share of the threads.
+    def open(self, folder: Path, precision: str, threads: int) -> Graph:
+        """Opens a graph; its calls share the threads.
 
         Raises:
             Exception: the files are damaged; the libraries have errors of many kinds.
@@ -83,8 +83,8 @@ class OnnxRuntime(Runtime):
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
         onnxruntime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
 
-    def open(self, folder: Path, precision: str, threads: int, streams: int) -> Graph:  # noqa: ARG002
-        """Opens a graph; all calls share the threads."""
+    def open(self, folder: Path, precision: str, threads: int) -> Graph:  # noqa: ARG002
+        """Opens a graph; its calls share the threads."""
         import onnxruntime
 
         options = self._options(threads)
@@ -130,14 +130,15 @@ class OpenVino(Runtime):
 
         openvino.save_model(openvino.Core().read_model(plain), folder / "graph.xml", compress_to_fp16=False)
 
-    def open(self, folder: Path, precision: str, threads: int, streams: int) -> Graph:
-        """Opens a graph; each of the streams has a part of the threads."""
+    def open(self, folder: Path, precision: str, threads: int) -> Graph:
+        """Opens a graph; its calls share the threads, one after another."""
         import openvino
 
         settings = {
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
             "INFERENCE_NUM_THREADS": threads,
-            "NUM_STREAMS": streams,
+            # 一次用上全部核心：分成几路，每路的批次就更小，也更慢
+            "NUM_STREAMS": 1,
             # 服务器与训练常把进程限制在几个核心上：不由这个库再去绑定核心
             "ENABLE_CPU_PINNING": False,
         }
