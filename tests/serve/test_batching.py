@@ -6,11 +6,9 @@ import time
 import pytest
 import torch
 
-from bertsmith.serve import app
 from bertsmith.serve.batching import Batcher, BatchingEngine
-from bertsmith.serve.guard import ApiKeys
 from bertsmith.serve.request import CURRENT, HttpError, RequestContext, too_late
-from bertsmith.serve.settings import Limits, ServeSettings
+from bertsmith.serve.settings import Limits
 
 
 class WatchedEngine:
@@ -368,22 +366,3 @@ def test_closing_refuses_what_still_waits(engine):
 def test_a_pipeline_called_outside_a_request_is_a_bug(engine, make_batcher):
     with pytest.raises(RuntimeError, match="outside a request"):
         BatchingEngine(make_batcher(), engine).run([[1]], None, 1)
-
-
-@pytest.mark.parametrize(
-    ("engine", "installed", "at_once"),
-    [("torch", True, 4), ("openvino", True, 1), ("onnxruntime", True, 1), ("auto", True, 1), ("auto", False, 4)],
-)
-def test_a_compiled_graph_takes_all_cores_for_a_pass(monkeypatch, engine, installed, at_once):
-    asked = []
-
-    def note(**how):
-        asked.append(how["at_once"])
-        raise InterruptedError
-
-    monkeypatch.setattr(app, "Batcher", note)
-    monkeypatch.setattr(app, "is_installed", lambda _: installed)
-    monkeypatch.setattr(app, "best_device", lambda: torch.device("cpu"))
-    with pytest.raises(InterruptedError):
-        app.build_app(ServeSettings((("m", "folder"),), engine=engine), keys=ApiKeys())
-    assert asked == [at_once]

@@ -23,7 +23,6 @@ from starlette.exceptions import HTTPException
 
 from bertsmith import __version__
 from bertsmith.inference.engine import CPU_TOKEN_BUDGET, MOST_AT_ONCE, TOKEN_BUDGET
-from bertsmith.inference.runtimes import RUNTIMES, is_installed
 from bertsmith.kernels.layers import best_device
 from bertsmith.serve import native, openai, tei
 from bertsmith.serve.batching import Batcher
@@ -88,14 +87,13 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
     """
     keys = ApiKeys.read(settings.key_file) if keys is None else keys
     metrics = Metrics()
-    # 显卡一次只算一批，编译好的图也用全部核心算一批：几批并排只会变成几个小批
+    # 显卡一次只算一批：几批并排只会变成几个小批
     on_cpu = best_device().type == "cpu"
-    by_graph = settings.engine in RUNTIMES or (settings.engine == "auto" and any(map(is_installed, RUNTIMES)))
     batcher = Batcher(
         budget=settings.batch_tokens or (CPU_TOKEN_BUDGET if on_cpu else TOKEN_BUDGET),
         most_tokens=settings.queue_tokens,
         threads=settings.compute_threads,
-        at_once=MOST_AT_ONCE if on_cpu and not by_graph else 1,
+        at_once=MOST_AT_ONCE if on_cpu else 1,
         observe=metrics.computed,
     )
     admission = AdmissionController(settings, batcher)
