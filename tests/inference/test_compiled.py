@@ -112,6 +112,14 @@ def test_a_graph_that_computes_something_else_is_refused_and_auto_leaves_it_out(
         assert compile_backbone(backbone_of(), "auto") == EngineChoice("torch", "torch")
 
 
+def test_weights_that_no_onnx_file_holds(own_cache, monkeypatch):
+    monkeypatch.setattr("bertsmith.model.graph.LARGEST_FILE", 1000)
+    with pytest.raises(InputError, match="an ONNX file holds 2 GiB; use --engine torch"):
+        compile_backbone(backbone_of(), "openvino")
+    with pytest.warns(UserWarning, match="2 GiB; use --engine torch; it is left out"):
+        assert compile_backbone(backbone_of(), "auto") == EngineChoice("torch", "torch")
+
+
 def test_pipelines_give_equal_results(tiny_model):
     texts = ["the man reads a book .", "a woman"]
     plain = pipeline_named("embed").load(tiny_model, precision="float32")

@@ -1,8 +1,8 @@
 """Batches through a compiled graph: ONNX Runtime or OpenVINO behind the same pipelines.
 
 For a dozen tokens the time is in starting forty small operations and in reading the weights. A compiled graph starts
-fewer and reads them better; OpenVINO also computes long batches faster on some processors. So the backbone of a model
-keeps its own forward, and hands batches to a graph: of few tokens, or all. Heads and pooling are the model's own: every
+fewer and reads them better, and computes long batches faster on some processors. So the backbone of a model keeps its
+own forward, and hands batches to a graph: short ones, long ones, or all. Heads and pooling are the model's own: every
 pipeline works, with the same results to rounding.
 
 The graph is made once (some ten seconds) and kept, see `bertsmith.inference.graph_cache`, and so is what `auto` has
@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.batch import AttentionMask, RaggedBatch
-from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import atomic_path, held, make_folder, parse_json, write_json
 from bertsmith.inference.graph_cache import EngineKind, cache_folder, circumstances, digest_of
 from bertsmith.inference.runtimes import FEW_TOKENS, RUNTIMES, Graph, is_installed
@@ -61,6 +61,7 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
     Raises:
         ConfigError: a package of the engine is not installed, or it does not compute in this precision.
         CheckpointError: the engine computes something else than the backbone.
+        InputError: the weights do not fit into an ONNX file.
     """
     weights, threads = _digest(backbone), torch.get_num_threads()
     verdict = cache_folder() / "engines" / f"{digest_of(circumstances(), weights, precision, threads)}.json"
@@ -87,7 +88,7 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
         graph_name = digest_of(name, circumstances(), weights)
         try:
             graph = _opened(backbone, name, graph_name, runs_in, threads)
-        except CheckpointError as error:
+        except (CheckpointError, InputError) as error:
             if kind != "auto":
                 raise
             warnings.warn(f"{error}; it is left out", stacklevel=2)
