@@ -21,7 +21,6 @@ from bertsmith.cli.standard_input import (
     require_readable,
     texts,
 )
-from bertsmith.inference.graph_cache import ENGINE_HELP, EngineKind
 
 if TYPE_CHECKING:
     from bertsmith.inference.embed_files import EmbedSettings
@@ -33,8 +32,9 @@ Precision = Annotated[
     typer.Option(help="auto: measure, take the fastest accurate one; default: bf16 where native."),
 ]
 
+EngineKind = Literal["torch", "onnxruntime", "openvino", "auto"]
+ENGINE_HELP = "What computes on a CPU: torch, openvino, onnxruntime, or auto: the fastest, measured once."
 RAY_HELP = " ray: torch, on a Ray cluster (RAY_ADDRESS)."
-EngineOption = Annotated[EngineKind, typer.Option(help=ENGINE_HELP)]
 
 
 def fill_mask(
@@ -147,7 +147,7 @@ def predict(
         Literal["words", "encoder"] | None, typer.Option(help="One part of a folder of `bertsmith solve`.")
     ] = None,
     precision: Precision = None,
-    engine: EngineOption = "torch",
+    engine: Annotated[EngineKind, typer.Option(help=ENGINE_HELP)] = "torch",
     next_sentence: Annotated[
         bool, typer.Option("--next-sentence", help="Probability that text B follows A, by the head of pre-training.")
     ] = False,

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from bertsmith.inference.embed import Embed
 
 EngineKind = Literal["torch", "onnxruntime", "openvino", "auto"]
-ENGINE_HELP = "What computes on a CPU: torch, openvino, onnxruntime, or auto: the fastest, measured once."
 _CPUINFO = Path("/proc/cpuinfo")
 _LEAST_LENGTH = 1e-12
 

@@ -18,7 +18,7 @@ from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import from_json
 from bertsmith.hub import hub_name, model_folder
 from bertsmith.inference.engine import Precision
-from bertsmith.inference.graph_cache import ENGINE_HELP, EngineKind
+from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.parallel import available_cores
 from bertsmith.settings import option, settings_of
@@ -60,7 +60,7 @@ class ServeSettings:
     workers: int = option(1, min=1, help="Processes; they divide the cores among them.")
     threads: int = option(0, min=0, help="Computing threads of each process; 0: all its cores.")
     precision: Precision | None = option(None, help="Precision, as in `bertsmith embed`.")
-    engine: EngineKind = option("torch", help=ENGINE_HELP)
+    engine: EngineKind = option("torch", help="Engine on a CPU, as in `bertsmith embed`.")
     queue: int = option(64, min=1, help="Maximum requests in progress; one more gets 429.")
     deadline: float = option(30.0, help="Seconds to answer a request; later it gets 504.")
     batch_tokens: int = option(0, min=0, help="Tokens per forward pass; 0: chosen for the device.")
