@@ -9,7 +9,7 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import Embed, InferenceConfig, compiled, graph_cache
 from bertsmith.inference.compiled import EngineChoice
 from bertsmith.inference.pipeline import pipeline_named
-from bertsmith.model import family_named
+from bertsmith.model import family_named, graph
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("openvino")
@@ -191,6 +191,15 @@ def test_rectangles_hold_every_sequence_once_and_little_padding():
         assert lengths[rows].max() == lengths[rows[-1]] <= 1.3 * lengths[rows[0]] + 4
         assert len(rows) * lengths[rows[-1]] <= 512 or len(rows) == 1
     assert [lengths[rows].tolist() for rows in groups[:2]] == [[3, 4], [8, 9, 11, 12]]
+
+
+def test_the_engines_share_an_export(own_cache, monkeypatch):
+    written = []
+    real = graph.write_graph
+    monkeypatch.setattr(graph, "write_graph", lambda *given, **how: written.append(1) or real(*given, **how))
+    compile_backbone(backbone_of(), "auto")
+    assert len(written) == 1
+    assert {path.name for path in own_cache.glob("*/graph.*")} == {"graph.onnx", "graph.bin", "graph.xml"}
 
 
 def test_an_engine_that_is_not_installed(monkeypatch):

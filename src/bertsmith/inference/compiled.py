@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -83,17 +84,19 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
             )
         kinds = [kind]
     found = {}
-    for name in kinds:
-        runs_in = precision if precision in RUNTIMES[name].precisions else "float32"
-        graph_name = digest_of(name, circumstances(), weights)
-        try:
-            graph = _opened(backbone, name, graph_name, runs_in, threads)
-        except (CheckpointError, InputError) as error:
-            if kind != "auto":
-                raise
-            warnings.warn(f"{error}; it is left out", stacklevel=2)
-            continue
-        found[name] = CompiledForward(backbone, graph, graph_name, name, runs_in)
+    # 导出要好几秒：几个引擎共用一份
+    with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
+        for name in kinds:
+            runs_in = precision if precision in RUNTIMES[name].precisions else "float32"
+            graph_name = digest_of(name, circumstances(), weights)
+            try:
+                graph = _opened(backbone, name, graph_name, runs_in, threads, Path(place) / "plain.onnx")
+            except (CheckpointError, InputError) as error:
+                if kind != "auto":
+                    raise
+                warnings.warn(f"{error}; it is left out", stacklevel=2)
+                continue
+            found[name] = CompiledForward(backbone, graph, graph_name, name, runs_in)
     return found, verdict
 
 
@@ -210,7 +213,7 @@ def _digest(backbone: Backbone) -> str:
     return digest_of(asdict(backbone.config), weights.hexdigest())
 
 
-def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: int) -> Graph:
+def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: int, plain: Path) -> Graph:
     """Returns a backbone's graph, from the cache where it is there and whole."""
     from bertsmith.model.graph import write_backbone
 
@@ -223,10 +226,9 @@ def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: i
             shutil.rmtree(folder, ignore_errors=True)
             with atomic_path(folder) as temporary:
                 temporary.mkdir()
-                plain = temporary / "plain.onnx"
-                write_backbone(backbone, plain)
+                if not plain.exists():
+                    write_backbone(backbone, plain)
                 runtime.prepare(plain, temporary)
-                plain.unlink()
             graph = runtime.open(folder, precision, threads)
         checked = folder / f"checked-{precision}"
         if not checked.exists():
