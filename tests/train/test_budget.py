@@ -16,7 +16,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives.pretraining import objective_named, objectives
-from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops, with_dropout
+from bertsmith.train.budget import SAMPLED_BATCHES, passes_over, steps_for, training_flops, with_dropout
 from bertsmith.train.choosing import DROPOUT, MANY_PASSES, recipe_for
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import RunOptions, pretrain
@@ -132,8 +132,9 @@ def test_dropout_follows_from_how_often_the_text_is_read(village):
     per_step = np.mean([next(stream).tokens.num_tokens for _ in range(SAMPLED_BATCHES)])
     often = round(MANY_PASSES * corpus.counts[TRAIN].tokens / per_step)
     for steps, dropout in ((often // 2, 0.0), (often + 1, DROPOUT)):
-        assert with_dropout(RECIPE.changed(steps=steps), corpus, tokenizer).model.dropout == dropout
-        assert with_dropout(RECIPE.changed(steps=steps, dropout=0.3), corpus, tokenizer).model.dropout == 0.3
+        passes = passes_over(RECIPE.changed(steps=steps), corpus, tokenizer)
+        assert with_dropout(RECIPE, passes).model.dropout == dropout
+        assert with_dropout(RECIPE.changed(dropout=0.3), passes).model.dropout == 0.3
 
 
 def test_a_text_that_the_time_exhausts_is_said_before(village, tmp_path, monkeypatch):

@@ -34,7 +34,6 @@ Precision = Annotated[
 
 EngineKind = Literal["torch", "onnxruntime", "openvino", "auto"]
 ENGINE_HELP = "What computes on a CPU: torch, openvino, onnxruntime, or auto: the fastest, measured once."
-RAY_HELP = " ray: torch, on a Ray cluster (RAY_ADDRESS)."
 
 
 def fill_mask(
@@ -256,7 +255,7 @@ def embed(
     workers: Annotated[int, typer.Option(min=1, help="Processes; each takes one file at a time.")] = 1,
     engine: Annotated[
         Literal["torch", "onnxruntime", "openvino", "auto", "ray"],
-        typer.Option(help=ENGINE_HELP + RAY_HELP),
+        typer.Option(help=ENGINE_HELP + " ray: torch, on a Ray cluster (RAY_ADDRESS)."),
     ] = "torch",
     compare: Annotated[
         list[str] | None,

@@ -108,7 +108,7 @@ def load_pipeline(
         return kind.load(folder, **how)
 
     # 显卡上没有图；指明了设备而不是 CPU 的，照常载入
-    if name != "embed" or engine not in ("onnxruntime", "openvino", "auto") or str(device or "cpu") != "cpu":
+    if name != "embed" or engine == "torch" or str(device or "cpu") != "cpu":
         return load()
     from bertsmith.inference.graph_cache import load_quick
 

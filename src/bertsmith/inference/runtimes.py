@@ -29,14 +29,12 @@ class Graph(Protocol):
 
     Attributes:
         inputs: which of `input_ids`, `attention_mask` and `token_type_ids` it reads, all [N, S].
-        outputs: `last_hidden_state` [N, S, H], and `pooler_output` [N, H] where the network has a pooler.
     """
 
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
 
     def run(self, given: Given) -> dict[str, NDArray[np.float32]]:
-        """Computes all outputs."""
+        """Computes `last_hidden_state` [N, S, H], and `pooler_output` [N, H] where the network has a pooler."""
         ...
 
 

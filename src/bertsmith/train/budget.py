@@ -113,7 +113,7 @@ def steps_for(
     return ranks.on_first(lambda: max(1, min(limits)))
 
 
-def with_dropout(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> PreTrainingRecipe:
+def with_dropout(recipe: PreTrainingRecipe, passes: float) -> PreTrainingRecipe:
     """Returns a recipe that says its dropout: as chosen, or by how often the text will be read.
 
     A text that is read a few times is never the same twice, since its masks are drawn anew; dropout then only slows
@@ -121,7 +121,6 @@ def with_dropout(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Toke
     """
     if recipe.model.dropout is not None:
         return recipe
-    passes = passes_over(recipe, corpus, tokenizer)
     # 接着训练的模型已经学过很多：沿用论文的 dropout，免得忘掉旧的、背下新的
     often = passes >= MANY_PASSES or bool(recipe.model.start_from)
     return recipe.changed(dropout=DROPOUT if often else 0.0)

@@ -232,8 +232,9 @@ def pretrain(
                     evaluations=options.evaluations,
                     compiled=options.compiled,
                 )
-            begun = with_dropout(recipe.changed(steps=steps), corpus, tokenizer)
+            begun = recipe.changed(steps=steps)
             passes = passes_over(begun, corpus, tokenizer)
+            begun = with_dropout(begun, passes)
             if passes > REPEATED:
                 shown.print(
                     f"the text will be read {passes:,.0f} times: beyond {REPEATED:.0f} times, more text teaches more"
