@@ -1,5 +1,8 @@
 """Batches through ONNX Runtime and OpenVINO: the same results, the rest as before, the cache, and what is refused."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -232,3 +235,17 @@ def test_bf16_with_a_graph(tiny_model, monkeypatch, engine):
     close = 1e-5 if engine == "onnxruntime" else 1e-2
     np.testing.assert_allclose(mixed(["a woman"]), exact(["a woman"]), atol=close)
     assert (mixed(["the man " * 60]) * exact(["the man " * 60])).sum() > 0.999
+
+
+def test_a_signal_finds_its_stack_after_graphs_were_closed(shared_cache):
+    """OpenVINO puts a stack of its own under the process's signal handlers, and takes it away with its core."""
+    compile_backbone(backbone_of(), "openvino")
+    code = (
+        "import gc, pathlib, signal, sys\nfrom bertsmith.inference.runtimes import RUNTIMES\n"
+        "opened = [RUNTIMES['openvino'].open(pathlib.Path(sys.argv[1]), 'float32', 1) for _ in range(3)]\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('handled', flush=True))\n"
+        "while opened:\n    opened.pop(0)\n    gc.collect()\n    signal.raise_signal(signal.SIGTERM)\n"
+    )
+    folder = next(shared_cache.rglob("graph.xml")).parent
+    ended = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "handled\n" * 3), ended.stderr

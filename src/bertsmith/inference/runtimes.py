@@ -6,6 +6,7 @@ the weights mapped into memory. What it computes is held to the network itself w
 
 from __future__ import annotations
 
+import functools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -126,12 +127,10 @@ class OpenVino(Runtime):
         """Writes the network in the library's own format, which opens faster than ONNX."""
         import openvino
 
-        openvino.save_model(openvino.Core().read_model(plain), folder / "graph.xml", compress_to_fp16=False)
+        openvino.save_model(_openvino_core().read_model(plain), folder / "graph.xml", compress_to_fp16=False)
 
     def open(self, folder: Path, precision: str, threads: int) -> Graph:
         """Opens a graph; its calls share the threads, one after another."""
-        import openvino
-
         settings = {
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
             "INFERENCE_NUM_THREADS": threads,
@@ -140,7 +139,17 @@ class OpenVino(Runtime):
             # 服务器与训练常把进程限制在几个核心上：不由这个库再去绑定核心
             "ENABLE_CPU_PINNING": False,
         }
-        return _Compiled(openvino.Core().compile_model(folder / "graph.xml", "CPU", settings))
+        return _Compiled(_openvino_core().compile_model(folder / "graph.xml", "CPU", settings))
+
+
+@functools.cache
+def _openvino_core() -> Any:
+    """Returns the one core of the process."""
+    import openvino
+
+    # 每个 Core 会换掉信号的备用栈，释放时再还原：几个 Core 先后释放，还原的就是已释放的栈，
+    # 下一个信号会使进程崩溃。全进程只用一个，不释放
+    return openvino.Core()
 
 
 class _Compiled:
