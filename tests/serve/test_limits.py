@@ -34,7 +34,7 @@ def busy(start):
         def held(lane, chunks):
             live.computing.set()
             assert live.open.wait(60)
-            run(lane, chunks)
+            return run(lane, chunks)
 
         batcher._run = held
         return live

@@ -42,7 +42,7 @@ ALIKE = {"float32": 0.9999, "bf16": 0.995}
 """The least cosine similarity with the backbone's own states, in float32, at which a graph is used."""
 _SHORT, _LONG = (12,), (30, 31, 32, 33) * 8
 """Lengths of the batches on which `auto` measures: a request, and a pass over many texts."""
-_ROUNDS, _WORTH = 15, 0.95
+_ROUNDS = 15
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
 def use_graphs(
     backbone: Backbone, graphs: Mapping[str, CompiledForward], kind: EngineKind, verdict: Path
 ) -> EngineChoice:
-    """Lets graphs compute batches of a backbone; for `auto`, where they are by a twentieth faster."""
+    """Lets graphs compute batches of a backbone; for `auto`, where they are faster."""
     if kind == "auto":
         choice = read_choice(verdict) or _measured(backbone, graphs, verdict)
     else:
@@ -131,9 +131,10 @@ def _measured(backbone: Backbone, graphs: Mapping[str, CompiledForward], verdict
     found = []
     for lengths in (_SHORT, _LONG):
         batch = random_batch(backbone, lengths, torch.device("cpu"))
-        seconds = {name: _seconds(graph, batch) for name, graph in graphs.items()}
-        best = min(seconds, key=lambda name: seconds[name], default="torch")
-        found.append(best if seconds and seconds[best] <= _WORTH * _seconds(backbone, batch) else "torch")
+        # 没有图就没有可选的：不必量
+        forwards = {"torch": backbone, **graphs} if graphs else {}
+        seconds = {name: _seconds(forward, batch) for name, forward in forwards.items()}
+        found.append(min(seconds, key=lambda name: seconds[name], default="torch"))
     choice = EngineChoice(*found)
     make_folder(verdict.parent)
     write_json(verdict, asdict(choice))

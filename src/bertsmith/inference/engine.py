@@ -62,7 +62,13 @@ class SequenceRunner(Protocol):
 
     A `read` is a function of a module, or a frozen value with `__call__`: never a lambda, never bound to one call. Two
     calls of the same model whose `read` are equal may share a forward pass.
+
+    Attributes:
+        shares_cores: whether several passes, each in a thread of its own, divide the cores among them; the graph of a
+            library spreads each pass over all of them.
     """
+
+    shares_cores: bool
 
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
         """Maps every sequence to one row.
@@ -155,6 +161,7 @@ class Engine:
         if self.choice is None:
             apply_precision(self.model, self.precision, self.device)
         self.kind = self.long_kind = "torch"
+        self.shares_cores = True
         if inference.engine != "torch":
             self._compile(inference.engine)
 
@@ -170,6 +177,7 @@ class Engine:
         apply_precision(self.model, self.precision, self.device)
         choice = use_graphs(self.model.backbone, graphs, kind, verdict)
         self.kind, self.long_kind = choice.short, choice.long
+        self.shares_cores = choice.long == "torch"
 
     @torch.inference_mode()
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:

@@ -4,8 +4,9 @@ Notable:
 - a `BatchingEngine` stands where a pipeline's engine stood; the pipeline calls it as ever, in the request's own
   thread, and waits. So every pipeline is batched across requests without knowing of it
 - a few threads run the models, each a pass at a time on its share of the cores; one that finds itself alone uses them
-  all. A pass takes what waits, up to a budget of tokens; all that came in while every thread was busy makes the next,
-  so batches grow with the load by themselves. There is a pause only for requests that are already being read, briefly
+  all. A compiled graph spreads over the cores by itself: its passes come one after another. A pass takes what waits, up
+  to a budget of tokens; all that came in while every thread was busy makes the next, so batches grow with the load by
+  themselves. There is a pause only for requests that are already being read, briefly
 - requests take turns: none puts more than a quarter of the budget into a batch while others wait, so that a sentence
   never waits for a book
 - a pass that fails is run again request by request: a poisoned one fails alone
@@ -103,8 +104,7 @@ class BatchingEngine:
     """Stands in for an engine: what it is asked to run joins the queue of a `Batcher`."""
 
     def __init__(self, batcher: Batcher, engine: SequenceRunner) -> None:
-        self.batcher = batcher
-        self.engine = engine
+        self.batcher, self.engine, self.shares_cores = batcher, engine, engine.shares_cores
 
     def run(self, sequences: Sequences, token_type_ids: Sequences | None, read: Read) -> Tensor:
         """Maps every sequence to one row, see `SequenceRunner`."""
@@ -170,6 +170,7 @@ class Batcher:
         self._queues: OrderedDict[BatchKey, deque[Job]] = OrderedDict()
         self._on_their_way = 0
         self._computing = 0
+        self._shares = True
         self._trimmed = time.monotonic()
         self._closed = False
         self._changed = threading.Condition()
@@ -271,17 +272,25 @@ class Batcher:
             # 线程数是每个线程各自的设置：请求线程都是单线程，只有计算线程用得上几个核心
             torch.set_num_threads(threads)
             begun = time.perf_counter()
-            self._run(key, chunks)
+            results = self._run(key, chunks)
             seconds = time.perf_counter() - begun
             tokens = sum(len(sequence) for job, start, stop in chunks for sequence in job.sequences[start:stop])
             with self._changed:
                 rate = self._computing * tokens / max(seconds, 1e-6)
                 self.tokens_per_second += (rate - self.tokens_per_second) * (0.1 if self.tokens_per_second else 1.0)
                 self._computing -= 1
+                # 先让下一批开始算，再交付这一批的结果
+                self._changed.notify()
+            for chunk, rows in results:
+                if isinstance(rows, Exception):
+                    self._withdraw(key, chunk.job)
+                    chunk.job.fail(rows)
+                else:
+                    chunk.job.receive(chunk.start, rows, chunk.stop - chunk.start)
             if self._observe is not None:
                 self._observe(sum(stop - start for _, start, stop in chunks), tokens, seconds)
             # 长时间空闲时不要拖住上一批的输入和结果
-            del batch, chunks
+            del batch, chunks, results
             self._give_memory_back()
 
     def _give_memory_back(self) -> None:
@@ -302,17 +311,21 @@ class Batcher:
             while not self._closed:
                 now, pause = time.monotonic(), None
                 for key, jobs in self._queues.items():
+                    # 图自己占满全部核心：等别的批算完再取，取到的也就更多
+                    if self._computing and not (self._shares and key.engine.shares_cores):
+                        continue
                     left = self._pause_before(jobs, now)
                     if left <= 0:
                         # 这条道用过之后排到最后：几个模型轮流，谁也不会饿着
                         self._queues.move_to_end(key)
                         chunks = self._take(key, jobs)
                         self._computing += 1
+                        self._shares = key.engine.shares_cores
                         alone = self._computing == 1 and not self._queues
                         # 还有剩下的：叫醒下一个计算线程
                         if self._queues:
                             self._changed.notify()
-                        return key, chunks, self._threads if alone else self._share
+                        return key, chunks, self._threads if alone or not self._shares else self._share
                     pause = left if pause is None else min(pause, left)
                 self._changed.wait(pause)
         return None
@@ -350,23 +363,21 @@ class Batcher:
             del self._queues[key]
         return chunks
 
-    def _run(self, key: BatchKey, chunks: list[Chunk]) -> None:
+    def _run(self, key: BatchKey, chunks: list[Chunk]) -> list[tuple[Chunk, Any]]:
+        """Returns the rows of each chunk, or why it failed."""
         try:
             rows = _forward(key, chunks)
         except Exception as error:
             if len(chunks) == 1:
-                self._withdraw(key, chunks[0].job)
-                chunks[0].job.fail(error)
-                return
+                return [(chunks[0], error)]
             # 整批失败时逐个重算：只有真正有问题的那个请求失败，同批的其他请求不受牵连
-            for chunk in chunks:
-                if not chunk.job.done.is_set():
-                    self._run(key, [chunk])
-            return
-        begin = 0
-        for job, start, stop in chunks:
-            job.receive(start, rows[begin : begin + stop - start], stop - start)
-            begin += stop - start
+            return [result for chunk in chunks for result in self._run(key, [chunk])]
+        found, begin = [], 0
+        for chunk in chunks:
+            end = begin + chunk.stop - chunk.start
+            found.append((chunk, rows[begin:end]))
+            begin = end
+        return found
 
 
 def _forward(key: BatchKey, chunks: list[Chunk]) -> Any:
