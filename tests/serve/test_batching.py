@@ -223,6 +223,25 @@ def test_a_graph_computes_one_pass_at_a_time_on_all_cores_and_the_next_has_all_t
     assert cores == [4, 4]
 
 
+def test_a_graph_that_waits_for_the_cores_is_not_overtaken(make_batcher):
+    engine, shared = WatchedEngine(shares_cores=False), WatchedEngine()
+    batcher = make_batcher(threads=2)
+    stand_in, other = BatchingEngine(batcher, engine), BatchingEngine(batcher, shared)
+    requests = [hold(shared, other)]
+    requests.append(Request(lambda: stand_in.run([[1]], None, 1)))
+    wait_for(lambda: batcher.waiting_tokens == 1)
+    requests.append(Request(lambda: other.run([[2]], None, 1)))
+    wait_for(lambda: batcher.waiting_tokens == 2)
+    time.sleep(0.05)
+    assert (len(shared.calls), engine.calls) == (1, [])
+    engine.open.clear()
+    shared.open.set()
+    wait_for(lambda: engine.calls)
+    assert len(shared.calls) == 1
+    engine.open.set()
+    assert [request.finish().error for request in requests] == [None] * 3
+
+
 def test_parts_of_a_request_are_put_in_order_whichever_pass_ends_first(engine, make_batcher):
     late, see = threading.Event(), engine._see
 

@@ -311,9 +311,9 @@ class Batcher:
             while not self._closed:
                 now, pause = time.monotonic(), None
                 for key, jobs in self._queues.items():
-                    # 图自己占满全部核心：等别的批算完再取，取到的也就更多
+                    # 图自己占满全部核心：等别的批算完再取，取到的也就更多；后面的道也不能越过它，否则它永远轮不到
                     if self._computing and not (self._shares and key.engine.shares_cores):
-                        continue
+                        break
                     left = self._pause_before(jobs, now)
                     if left <= 0:
                         # 这条道用过之后排到最后：几个模型轮流，谁也不会饿着
