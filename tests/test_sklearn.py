@@ -188,6 +188,30 @@ def test_an_embedder_feeds_a_classifier_of_scikit_learn(tiny_model):
     assert after[0] @ after[1] < before[0] @ before[1], "texts of two classes have moved apart"
 
 
+def test_the_best_method_is_what_solve_finds(tiny_model, tmp_path):
+    """Numbers stay in their order, few rows are held out in turn, and a pickle answers as the estimator does."""
+    people = ("man", "woman", "child", "king", "cook")
+    texts = [f"the {who} {does} {what}" for does in ("reads", "eats") for who in people for what in ("books", "bread")]
+    numbers = [10] * 10 + [9] * 10
+    best = BertClassifier(method="best", random_state=0, run_folder=tmp_path / "run").fit(texts, numbers)
+    assert best.classes_.tolist() == [9, 10]
+    assert best.predict(texts).tolist() == numbers
+    result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
+    assert result["answer"] == "words"
+    assert best.evaluation_.metrics["accuracy"] == result["dev"]["metrics"]["accuracy"]
+    again = pickle.loads(pickle.dumps(best))
+    assert again.predict_proba(texts) == pytest.approx(best.predict_proba(texts))
+    best.save(tmp_path / "kept")
+    assert load_pipeline("classify", tmp_path / "kept")(texts[:1])[0].label == "10"
+    # with an encoder to try, and a number for each text
+    model = BertRegressor(str(tiny_model), method="best", random_state=0, settings={"minutes": 0.2})
+    model.fit(texts, np.linspace(0.5, 9.5, 20))
+    assert pickle.loads(pickle.dumps(model)).predict(texts) == pytest.approx(model.predict(texts), abs=1e-3)
+    words = [text.split() for text in texts]
+    tags = [["O", "N", "V", "O"]] * 20
+    assert BertTagger(method="best", random_state=0).fit(words, tags).score(words, tags) == 1.0
+
+
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
@@ -226,6 +250,9 @@ def test_wrong_data_is_a_value_error_of_one_line(inputs, labels, message, tiny_m
         ({"settings": {"epochs": 3}}, "settings: epochs is the parameter n_epochs"),
         ({"settings": {"dropout": 2.0}}, "dropout is 2.0; give at least 0 and at most 0.9"),
         ({"settings": {"adapter": "bottleneck"}}, "makes no model folder"),
+        ({"model": None}, "model is a NoneType; give a model folder"),
+        ({"method": "worst"}, "method 'worst' is unknown; give 'fine-tune' or 'best'"),
+        ({"method": "best"}, "n_epochs: the method 'best' chooses by itself"),
     ],
 )
 def test_wrong_parameters_are_told_when_fitted(parameters, message, tiny_model):

@@ -5,6 +5,7 @@ Notable:
 - examples go to the run as objects; no table is written. The run folder is a temporary one unless `run_folder` names
   one, and the best weights live on in the estimator
 - a share of the rows (`validation_fraction`) chooses the best epoch; labels stand in it as often as in all rows
+- with `method="best"` it is `bertsmith.solve` that is given the rows, and its answer is kept
 - a pickle holds the files of a model folder as bytes, never a pickled tensor; a live pipeline that was given as `model`
   is shared by clones, since it is only read
 """
@@ -15,9 +16,9 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
@@ -28,8 +29,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertsmith.data.reading.tables import Cell
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.finetune.datasets.tagged import TaggedWords
+from bertsmith.finetune.datasets.texts import ScoredText
 from bertsmith.finetune.job import usual_rate
-from bertsmith.finetune.run import FineTuningResult, fine_tune
+from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings, runs_in
 from bertsmith.finetune.tasks.task import Task
 from bertsmith.hub import model_folder
@@ -174,7 +177,11 @@ class PackedPipeline:
 
 
 def write_folder(pipeline: Pipeline, folder: Path) -> None:
-    """Writes the model and the tokenizer of a live pipeline, and how it pools where it makes vectors."""
+    """Writes the words, the model and the tokenizer of a live pipeline, and how it pools where it makes vectors."""
+    if (words := getattr(pipeline, "words", None)) is not None:
+        words.save(folder)
+        if pipeline.tokenizer is None:
+            return
     model = getattr(pipeline.engine, "model", None)
     if model is None or getattr(pipeline.engine, "kind", "torch") != "torch":
         raise ConfigError("the pipeline runs on another engine than torch; load it with engine='torch'")
@@ -205,6 +212,9 @@ def files_in(folder: Path, *, weights: bool = True) -> dict[str, bytes]:
     }
 
 
+_CHOSEN = ("n_epochs", "batch_size", "learning_rate", "class_weight")
+"""Parameters that the method `best` chooses by itself."""
+
 Model = str | Path | Pipeline
 """A model folder, `org/name` of the Hub, or a live pipeline."""
 
@@ -219,11 +229,12 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
     Attributes:
         pipeline_: predicts, after `fit`.
         evaluation_: how the kept weights do on the rows that chose the epoch.
-        n_iter_: the best epoch, from 1.
+        n_iter_: the best epoch, from 1; the method `best` leaves none.
     """
 
-    model: Model
+    model: Model | None = None
     _: KW_ONLY
+    method: Literal["fine-tune", "best"] = "fine-tune"
     n_epochs: int = 3
     batch_size: int = 16
     learning_rate: float | None = None
@@ -240,8 +251,13 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         examples: Sequence[Any],
         labels: Sequence[Any],
         weights: Sequence[float] | None = None,
-    ) -> FineTuningResult:
+    ) -> None:
         """Fine-tunes on examples; `labels` say which of them are of one kind, `weights` how much each counts."""
+        if self.method == "best":
+            self._solve(task, examples, labels, weights)
+            return
+        if self.method != "fine-tune":
+            raise EstimatorError(f"method {self.method!r} is unknown; give 'fine-tune' or 'best'")
         (chosen,) = divided(dict(self.settings or {}), FineTuningSettings, command="finetune")
         for name, own in (("epochs", "n_epochs"), ("seed", "random_state"), *_OWN):
             if name in chosen:
@@ -282,7 +298,37 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
             self.pipeline_ = load_pipeline(task.name, run / "model", precision=self._precision, device=self.device)
             self._texts = files_in(run / "model", weights=False)
         self.evaluation_, self.n_iter_ = result.dev, result.epoch
-        return result
+
+    def _solve(
+        self, task: Task[Any, Any], examples: Sequence[Any], labels: Sequence[Any], weights: Sequence[float] | None
+    ) -> None:
+        """Keeps the best answer that `solve` finds; it holds out parts of few rows in turn."""
+        from bertsmith.journeys.solve import FEW, solve
+
+        changed = [one.name for one in fields(self) if one.name in _CHOSEN and getattr(self, one.name) != one.default]
+        for name in changed or (["sample_weight"] if weights is not None else []):
+            raise ConfigError(f"{name}: the method 'best' chooses by itself, and counts all rows alike; leave it out")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        rows = [_row_of(example) for example in examples]
+        learned, held = self._split(labels, seed)
+        # 行少时不单独留出：solve 自己轮流留出各份
+        if len(rows) < FEW or len(held) == len(rows):
+            learned, held = list(range(len(rows))), []
+        with ExitStack() as stack:
+            run = Path(self.run_folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="bertsmith-")))
+            found = solve(
+                [rows[n] for n in learned],
+                run,
+                dev=[rows[n] for n in held] or None,
+                model=() if self.model is None else self._start(stack),
+                console=Console() if self.verbose else None,
+                device=self.device,
+                **{"task": task.name, "seed": seed, **(self.settings or {})},
+            )
+            self._precision = None
+            self.pipeline_ = load_pipeline(task.name, found.model_folder, device=self.device)
+            self._texts = files_in(found.model_folder, weights=False)
+        self.evaluation_ = found.details.dev
 
     def _start(self, stack: ExitStack) -> Path:
         """Returns the folder to start from; that of a live pipeline lasts as long as the stack."""
@@ -359,6 +405,14 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             shutil.copytree(temporary, place, dirs_exist_ok=True)
+
+
+def _row_of(example: Any) -> dict[str, Any]:
+    """Returns an example as a row of a table with the usual column names."""
+    if isinstance(example, TaggedWords):
+        return {"tokens": list(example.words), "tags": list(example.tags)}
+    pair = {} if example.pair is None else {"pair": example.pair}
+    return {"text": example.text, **pair, "label": example.score if isinstance(example, ScoredText) else example.label}
 
 
 _OWN = (("batch_size", "batch_size"), ("learning_rate", "learning_rate"))

@@ -66,6 +66,9 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 
     Args:
         model: to start from: a model folder, `org/name` of the Hub, or a live pipeline.
+        method: `fine-tune`, or `best`: the best answer that `bertsmith.solve` finds, which may be words alone. It needs
+            no `model`, chooses what the next three and `class_weight` say, and takes its own `settings`, such as
+            `{"minutes": 5, "text": "folder"}`.
         n_epochs: passes over the rows.
         batch_size: rows in a step.
         learning_rate: its peak; None takes what suits the size of the model.
@@ -121,7 +124,8 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Returns [N, K], the probability of each class in the order of `classes_`."""
-        return np.array([list(row.probabilities.values()) for row in self._call(X)])
+        names = [str(label) for label in self.classes_.tolist()]
+        return np.array([[row.probabilities[name] for name in names] for row in self._call(X)])
 
     def _weights(self, codes: Sequence[int]) -> tuple[float, ...]:
         counts, known = Counter(codes), self.classes_.tolist()
