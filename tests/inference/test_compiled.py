@@ -11,6 +11,7 @@ from bertsmith.batch import CAUSAL, RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import Embed, InferenceConfig, compiled, graph_cache
 from bertsmith.inference.compiled import EngineChoice
+from bertsmith.inference.embed_files import EmbedSettings, embed_files
 from bertsmith.inference.pipeline import pipeline_named
 from bertsmith.model import family_named, graph
 
@@ -184,6 +185,19 @@ def test_auto_takes_the_fastest_for_short_and_for_long_batches_apart_and_keeps_t
             for lengths in LENGTHS + LONG:
                 found, own = (one(drawn(lengths)).cls for one in (backbone, backbone_of()))
                 torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-5)
+
+
+def test_workers_take_what_was_measured_once_for_all(own_cache, tiny_model, tmp_path, caplog):
+    files = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for file in files:
+        file.write_text("the man reads\n" * 3, encoding="utf-8")
+    embed_files(files, tiny_model, tmp_path / "vectors.npy", EmbedSettings(engine="auto"), workers=2)
+    assert len(list(own_cache.glob("engines/*.json"))) == 1
+    # what takes seconds is said, once
+    for _ in range(2):
+        compile_backbone(backbone_of(), "onnxruntime")
+    said = "making the graph of onnxruntime, once for this model and machine: some ten seconds"
+    assert caplog.messages == [said]
 
 
 def test_rectangles_hold_every_sequence_once_and_little_padding():

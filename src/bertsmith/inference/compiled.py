@@ -12,6 +12,7 @@ measured. A file that does not load is made again.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import shutil
 import tempfile
@@ -43,6 +44,7 @@ ALIKE = {"float32": 0.9999, "bf16": 0.995}
 _SHORT, _LONG = (12,), (30, 31, 32, 33) * 8
 """Lengths of the batches on which `auto` measures: a request, and a pass over many texts."""
 _ROUNDS = 15
+_log = logging.getLogger("bertsmith.engines")
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,8 @@ def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: i
             graph = runtime.open(folder, precision, threads)
         except Exception:
             shutil.rmtree(folder, ignore_errors=True)
+            # 没有设置日志的程序里，警告级的一行会到 stderr：几秒的等待要有个说法
+            _log.warning("making the graph of %s, once for this model and machine: some ten seconds", kind)
             with atomic_path(folder) as temporary:
                 temporary.mkdir()
                 if not plain.exists():

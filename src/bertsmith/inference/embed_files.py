@@ -115,16 +115,17 @@ def embed_files(
         raise CheckpointError(f"{folder}: no such model folder")
     make_folder(parts)
     count = available_cores() if workers is None and engine == "local" else workers
+    threads = 0 if engine == "ray" or count == 1 else max(1, available_cores() // (count or 1))
+    probe = _Probe(str(folder), _state(folder), settings, threads)
     with locked(parts):
         try:
-            todo, precision, width = _planned(parts, files, folder, noted, settings, engine, count)
+            todo, precision, width = _planned(parts, files, folder, noted, probe, engine, count)
         except BertsmithError:
             # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
             if not (parts / _REQUEST).exists():
                 shutil.rmtree(parts)
             raise
         lines = sum(file.lines for file in todo)
-        threads = 0 if engine == "ray" or count == 1 else max(1, available_cores() // (count or 1))
         work = _FileWork(str(folder), _state(folder), parts, settings, precision, threads)
         _make_parts(work, todo, engine, count, lambda done: on_progress(done, lines) if on_progress else None)
         finished = _parts_of_all(work, todo)
@@ -237,12 +238,13 @@ def _planned(
     files: Sequence[str | Path],
     folder: Path,
     noted: dict[str, Any],
-    settings: EmbedSettings,
+    probe: _Probe,
     engine: ParallelEngine,
     workers: int | None,
 ) -> tuple[list[_File], str, int]:
     """Returns the files, precision and width of the work that was broken off here, or plans it and writes that down."""
-    request = {"model": str(folder.resolve()), "model files": _state(folder), **asdict(settings)}
+    settings = probe.settings
+    request = {"model": str(folder.resolve()), "model files": probe.state, **asdict(settings)}
     request["files"] = [str(Path(file).resolve()) for file in files]
     path = parts / _REQUEST
     if path.is_file():
@@ -263,9 +265,7 @@ def _planned(
     if not any(file.lines for file in todo):
         raise InputError(f"{', '.join(map(str, files))}: no line to embed")
     # 多进程时在子进程里量：父进程一旦用过 OpenMP 线程，之后派生的子进程就会卡死
-    precision, width = next(
-        parallel_map(_Probe(str(folder), _state(folder), settings), [0], engine=engine, workers=workers)
-    )
+    precision, width = next(parallel_map(probe, [0], engine=engine, workers=workers))
     written = {
         "request": request,
         **noted,
@@ -279,13 +279,17 @@ def _planned(
 
 @dataclass(frozen=True)
 class _Probe:
-    """Finds the precision and the width of a request; travels to a worker."""
+    """Finds the precision and the width of a request, and what `auto` takes for all workers; travels to a worker."""
 
     folder: str
     state: str
     settings: EmbedSettings
+    threads: int
 
     def __call__(self, _unit: int) -> tuple[str, int]:
+        # 用与干活的进程一样多的线程量：结果留在缓存里，各进程就不会各量各的、选得不一样
+        if self.threads:
+            torch.set_num_threads(self.threads)
         embed = _loaded(self.folder, self.state, self.settings)
         assert isinstance(embed.engine, Engine)
         # 不认得的提示名在开工之前就报
