@@ -1,11 +1,8 @@
 """Adapters as files: a small folder for each task, beside one backbone that stays untouched.
 
-Notable:
-- a folder holds `adapter.json` (what it is made of, for which backbone and labels) and `adapter.safetensors` (the
-  weights of the adapter, of its heads and of the pooler)
-- the backbone is known by a digest of its weights as they are computed with, so that it is the same one in whatever
-  folder and with whatever heads it is kept
-- nothing is put into a model before all of the folder is known to fit
+`adapter.json` says what an adapter is made of, and for which backbone and labels; `adapter.safetensors` holds the
+weights of the adapter, of its heads and of the pooler. The backbone is known by a digest of its weights, so that it is
+the same one in whatever folder and with whatever heads. A folder is checked whole before a model takes anything of it.
 """
 
 from __future__ import annotations
@@ -55,7 +52,6 @@ class AdapterDescription:
     format: int
 
     def __post_init__(self) -> None:
-        """Checks what a damaged file could say, before it meets the backbone."""
         if self.format != _FORMAT:
             raise CheckpointError(f"format {self.format}; this version of bertsmith reads {_FORMAT}")
         if sorted(self.id2label) != list(range(len(self.id2label))):
@@ -114,8 +110,7 @@ def save_adapter(model: PretrainedModel, folder: str | Path, name: str | None = 
 def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "default") -> None:
     """Puts a saved adapter into a model, in place, beside those it has, and activates it.
 
-    Args:
-        model: of the adapter's architecture, over its backbone; its heads may be for other labels.
+    The model has the adapter's architecture, over its backbone; its heads may be for other labels.
     """
     folder = model_folder(folder)
     description = AdapterDescription.load(folder)
@@ -135,8 +130,7 @@ def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "defaul
 def load_adapted(backbone: str | Path, folder: str | Path) -> PretrainedModel:
     """Loads a backbone as the architecture that an adapter is for, with that adapter in it.
 
-    Returns:
-        The model in training mode, float32, on the CPU; only the adapter and its heads learn.
+    The model is in training mode, float32, on the CPU; only the adapter and its heads learn.
     """
     description = AdapterDescription.load(model_folder(folder))
     if description.architecture not in architectures_by_name():
@@ -152,10 +146,7 @@ def load_adapted(backbone: str | Path, folder: str | Path) -> PretrainedModel:
 
 
 def backbone_fingerprint(model: PretrainedModel) -> str:
-    """Returns a hex digest of what the encoder inside a model computes: weights and shape, without adapters and heads.
-
-    Takes half a second for base.
-    """
+    """Returns a hex digest of the encoder's weights and shape, without adapters and heads; half a second for base."""
     backbone = model.backbone
     config = {field: getattr(backbone.config, field) for field in _COMPUTED_WITH}
     digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)

@@ -1,8 +1,7 @@
 """Baselines, scored by the task itself: they show what BERT buys.
 
-Of classification, `majority` answers with the commonest class, and `tfidf` is logistic regression over n-grams, the
-method to beat for any classifier of texts (`words.train_words`). Of tagging, every word gets the tag that it had most
-often. The scores are kept in the run folder, in `baselines.json`.
+For classification, `majority` answers with the commonest class, and `tfidf` is logistic regression over n-grams, the
+method to beat for any classifier of texts. For tagging, every word gets the tag that it had most often.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ MOST_FREQUENT_TAG = "most frequent tag"
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """The scores of the baselines of a run, by name, and the file that they were scored on.
-
-    Attributes:
-        seed: only in files of versions that had neural baselines.
-    """
+    """The scores of a run's baselines by name, and the file they were scored on; only older versions wrote a `seed`."""
 
     on: Literal["dev", "test"]
     evaluations: Mapping[str, Evaluation]
@@ -68,13 +63,9 @@ def add_baselines(
     *,
     console: Console | None = None,
 ) -> dict[str, Evaluation]:
-    """Trains the baselines that a run folder has no scores of, and keeps each as soon as it is scored.
+    """Trains the baselines that a run folder has no scores of; returns the evaluations of all it has then, by name.
 
-    Args:
-        dev: chooses the strength of `tfidf`; scored where there is no test file.
-
-    Returns:
-        Name → evaluation, of all that are in the file now.
+    `dev` chooses the strength of `tfidf`; it is scored where there is no test file. Each score is kept at once.
     """
     on: Literal["dev", "test"] = "dev" if test is None else "test"
     scored = dev if test is None else test
@@ -113,9 +104,7 @@ def baselines_of(task: Task[Any, Any]) -> Mapping[str, Callable[[Sequence[Any], 
 def most_frequent_tags(train: Sequence[TaggedWords], sentences: Sequence[Sequence[str]]) -> list[WordTags]:
     """Tags every word as it was tagged most often in training; words that did not occur get the commonest tag.
 
-    Returns:
-        For each sentence the tags, of equally frequent ones the first in the alphabet, and how often each was right in
-        training.
+    Of equally frequent tags it is the first in the alphabet. Its probability is how often it was right in training.
     """
     by_word: dict[str, Counter[str]] = {}
     for sentence in train:

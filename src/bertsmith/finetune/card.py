@@ -1,7 +1,6 @@
 """The model card: `README.md` of a fine-tuned model folder, in the form the field's hubs read.
 
-It says what the model is, on what and how it was trained, how well it does, and what it cannot do: only what the run
-knows for certain. The licence is left to whoever publishes the model; it depends on the data.
+It says only what the run knows for certain. The license is left to whoever publishes the model: it depends on the data.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ _HUB_METRICS = {
 
 
 _USES = {"train": "learned from", "dev": "chose the epoch", "test": "scored once, after everything was chosen"}
-"""What a file is used for."""
 
 
 def model_card(
@@ -134,7 +132,6 @@ def _spreads(searched: SearchResult | None) -> list[str]:
 
 
 def _folds(searched: SearchResult | None) -> str:
-    """Returns the metric that decides over the parts of a cross-validation; empty where there was none."""
     if searched is None or not searched.fold_spread:
         return ""
     spread = searched.fold_spread[searched.metric]

@@ -45,7 +45,6 @@ def train_chain(
 
 
 def _filled(empty: Chain, table: Floats) -> Chain:
-    """Returns a chain with the parameters of a table."""
     count = len(empty.features)
     weights, bias, transitions = np.split(table.astype(np.float32), [count, count + 1])
     return Chain(empty.labels, empty.features, weights, bias[0], transitions)
@@ -66,7 +65,6 @@ def _matrix(chain: Chain, examples: Sequence[TaggedWords]) -> Any:
 
 
 def _losses(task: TaggingTask, examples: Sequence[TaggedWords]) -> Losses:
-    """Returns the loss of sentences' tags as it depends on the scores of words and on transitions."""
     true = np.asarray(task.targets(examples), dtype=np.int64)
     steps = Steps.of([len(one.words) for one in examples])
     words, followed = np.arange(len(true)), np.zeros((len(task.labels), len(task.labels)))

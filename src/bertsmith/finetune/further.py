@@ -1,11 +1,9 @@
 """Further pre-training on the texts of a task, before its labels are learned (Gururangan et al. 2020, "TAPT").
 
 A model that has read the task's own words, without their labels, starts fine-tuning closer to them; the smaller the
-model's first text was, the more this is worth. The run is one of pre-training like any other, in a folder inside that
-of the fine-tuning run, so it resumes where it was stopped:
-
-    run/further/corpus/   token shards of the texts
-    run/further/model/    the model that fine-tuning starts from
+model's first text was, the more this is worth. The run is one of pre-training like any other, in the folder `further`
+of the fine-tuning run, so it resumes where it was stopped: `corpus/` holds token shards of the texts, `model/` the
+model that fine-tuning starts from.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ from bertsmith.train.choosing import native_settings, recipe_to_continue
 from bertsmith.train.pretraining import pretrain
 
 FURTHER = "further"
-"""Folder of the run, inside that of the fine-tuning run."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,6 @@ from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.tracking import RunListener, TrackingOptions
 
 PAPER, OPTUNA = "paper", "optuna"
-"""The words of `--search`."""
 
 SPLIT_FILE = "split.json"
 """In a run folder: which rows of the training file were held out for dev and test, where no dev file was given."""
@@ -103,10 +102,7 @@ def finetune(
         train: a labelled file or its URL; or a data frame, a `datasets.Dataset`, or a list of dictionaries. So are
             `dev`, by which the best epoch is chosen, and `test`, which is scored with the weights that `dev` chose.
             Without `dev`, parts of `train` are held out for both, and `split.json` says which.
-        dev: see `train`.
-        test: see `train`.
-        unlabelled: of `embed`: a folder of text files, or rows with a document in the column `text`, to learn from
-            instead.
+        unlabelled: of `embed`: a folder of text files, or rows with a column `text`, to learn from instead.
         console: shows progress; silent when None.
         device: None takes the GPU where there is one.
         listeners: are told how the runs go, besides those that `track` names.

@@ -1,8 +1,7 @@
 """Which scripts and which languages texts are in, as shares.
 
 Scripts are counted letter by letter, by their Unicode names. Languages are identified by py3langid (Lui and Baldwin
-2012, "langid.py", in its retrained form): naive Bayes over runs of bytes. A text is of one language
-there, so a text of two counts for the one it has more of.
+2012, "langid.py", retrained): naive Bayes over runs of bytes. A text of two languages counts for its main one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Training a linear model over sparse features: what words of texts and chains of tags share.
 
-Notable:
-- L-BFGS (Liu and Nocedal 1989) on the sum of losses, multiplied by a strength, and half the squared weights
-- the strength is chosen on dev, from strong penalty to weak, each start from where the last one ended
+L-BFGS (Liu and Nocedal 1989) minimizes the sum of losses, multiplied by a strength, and half the squared weights. The
+strength is chosen on dev, from strong penalty to weak; each start is where the last one ended.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ TOLERANCES = (1e-4, 1e-8)
 
 
 class Fit(NamedTuple):
-    """How a linear model was found: the strength, and its outputs [N, K] for examples it had not learned from.
-
-    `rows` says how many examples it learned from, where these are not all.
-    """
+    """How a model was found: it learned from `rows` examples, None for all; `outputs` [N, K] are for other examples."""
 
     strength: float
     outputs: Tensor
@@ -43,10 +39,7 @@ class Fit(NamedTuple):
 class Ways(NamedTuple):
     """How examples of which each has several rows of outputs are learned from.
 
-    Attributes:
-        matrix: gives the features of examples, a sparse matrix [N, F].
-        losses: gives the losses of their outputs.
-        filled: makes a model of parameters.
+    `matrix` gives their features, sparse [N, F], `losses` those of their outputs, `filled` a model with parameters.
     """
 
     matrix: Callable[[Sequence[Any]], Any]
@@ -112,7 +105,6 @@ def fitted(
         held_loss: of what is held out, with the parameters of each piece.
         strengths: to choose from, rising.
         shape: of the parameters: F rows of weights, one of biases, then further ones, C columns.
-        tolerances: least relative gain of a step: to compare strengths, and for the parameters that are kept.
 
     Returns:
         The parameters, the strength, and the parameters of each piece.
@@ -170,12 +162,9 @@ def most_frequent(counts: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
 
 
 def in_order(outputs: Tensor, counts: Sequence[int], folds: Sequence[int] | NDArray[np.int64]) -> Tensor:
-    """Puts outputs that were found fold by fold into the order of the examples.
+    """Puts outputs [R, K] that were found fold by fold, the first fold's first, into the order of the examples.
 
-    Args:
-        outputs: [R, K], those of the first fold's examples first.
-        counts: how many rows of outputs each example has.
-        folds: the number of each example's fold.
+    `counts` says how many rows of outputs each example has, `folds` the number of its fold.
     """
     order = np.argsort(np.repeat(np.asarray(folds), counts), kind="stable")
     return outputs[torch.from_numpy(np.argsort(order))]

@@ -1,8 +1,6 @@
 """`bertsmith.look`: what would be understood of a file or folder, before anything is learned from it.
 
-It reads with the readers of `finetune` and of `corpus`, with `--faults skip`, and says what they found: form, columns,
-labels, lengths and what would be cut off, rows that are left out or stand twice, texts of dev and test that stand in
-train, scripts and languages, kinds of files. Whatever they warn of is in the report.
+It reads with the readers of `finetune` and of `corpus`, with `--faults skip`; whatever they warn of is in the report.
 """
 
 from __future__ import annotations
@@ -42,15 +40,9 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long texts are.
+    """How long texts are: `half` is the median, `most` the 95th percentile; `cut` are longer than a model's `limit`.
 
-    Attributes:
-        unit: `pieces` of a model, else `words`, or `characters` where words have no spaces between them.
-        half: as long as the half of them at most.
-        most: as long as 95 of 100 at most.
-        longest: of all.
-        limit: pieces that the model reads; None without one.
-        cut: how many are longer than that.
+    The `unit` is `pieces` of a model, else `words`, or `characters` where words have no spaces between them.
     """
 
     unit: str

@@ -34,11 +34,7 @@ def train_linear(
 
 
 def majority(task: AdditiveTask[Any, Any], train: Sequence[Any]) -> LinearModel:
-    """Returns a model without features: it gives the shares of the classes, tags or labels, or the mean.
-
-    Raises:
-        ConfigError: the task has answers, of which none is the commonest.
-    """
+    """Returns a model without features: it gives the shares of classes, tags or labels, or the mean; not for spans."""
     if isinstance(task, AnsweringTask):
         raise ConfigError("answers have no commonest one")
     target = np.asarray(task.targets(train), dtype=np.float64)

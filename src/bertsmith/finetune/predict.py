@@ -1,9 +1,8 @@
 """Predictions for whole files: rows in, records out, in bounded memory, whatever the folder's task.
 
-A table is read as fine-tuning reads it, without labels (`finetune.datasets.inputs`). A line of another file holds
-the fields of one input, with tabs between: a text, a text and a second one, a question and its passage, a context and
-its choices, a query and a text. A line of JSON Lines may be a text or a list of fields, which may then hold tabs and
-line ends. Records stand in the order of the rows; a blank line gives an empty one.
+A table is read as fine-tuning reads it, without labels (`finetune.datasets.inputs`). A line of another file holds the
+fields of one input, with tabs between. A line of JSON Lines may be a text or a list of fields, which may then hold tabs
+and line ends. Records stand in the order of the rows; a blank line gives an empty one.
 """
 
 from __future__ import annotations
@@ -55,16 +54,14 @@ class Predictor:
         constrained: bool = False,
         only: Part | None = None,
     ) -> Predictor:
-        """Loads what predicts.
+        """Loads what predicts; `precision`, `engine` and `only` are as in `load_pipeline`.
 
         Args:
             folder: a fine-tuned folder, ours or another's; with an adapter, the backbone it was trained over.
             pairs: see `paired`; None as the folder says, single texts where it says nothing.
-            precision: as in `load_pipeline`; so is `engine`.
             calibrated: give probabilities at the temperature that fine-tuning found.
             class_thresholds: decide classes by the thresholds that fine-tuning found for each.
             constrained: choose the tags of a sentence together, so that they keep to their scheme.
-            only: as in `load_pipeline`.
         """
         described = Path(folder if adapter is None else adapter)
         paired = bool(paired_of(described)) if pairs is None else pairs
@@ -97,8 +94,7 @@ class Predictor:
     def predict_file(self, path: str | Path, options: ReadingOptions | None = None) -> Iterator[Record]:
         """Predicts every row of a table, or line of another file; one with other fields than the task needs is refused.
 
-        Yields:
-            A record for each; of a table, `columns` holds those that were not read.
+        Each gives a record; that of a table holds in `columns` those that were not read.
         """
         options = options or ReadingOptions()
         with local_copy(path) as file:
@@ -205,7 +201,6 @@ _ASKED_BY = {
     "uses_thresholds": "--class-thresholds",
     "constrained": "--constrained",
 }
-"""Attribute of a pipeline → the option that sets it."""
 
 _FLAT = str.maketrans("\t\r\n", "   ")
 """What would tear a line of TSV apart becomes a space; JSON Lines may hold it."""

@@ -1,11 +1,7 @@
 """`report.html` of a fine-tuning run or of a search, at any time: from the files of its folder and nothing else.
 
-Notable:
-- scores stand with their bootstrap intervals, BERT beside the baselines, all runs of a search in one table
-- mistakes are shown of the dev file only: whoever reads those of the test file and changes the recipe has no test
-  file any more
-- texts of users are escaped by `reporting.page`; figures are made through matplotlib's object interface, so nothing
-  global is touched and no screen is needed
+Mistakes are shown of the dev file only: whoever reads those of the test file and changes the recipe has no test file
+any more. Figures are made through matplotlib's object interface, so nothing global is touched and no screen is needed.
 """
 
 from __future__ import annotations
@@ -83,7 +79,6 @@ class _Run:
 
     @property
     def epochs(self) -> int:
-        """How many were run."""
         return sum(row["kind"] == "dev" for row in self.rows)
 
 
@@ -330,10 +325,9 @@ def draw_course(rows: Sequence[dict[str, Any]], metric: str, best_epoch: int) ->
 
 
 def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> tuple[Figure, str]:
-    """Draws a confusion matrix: the colour is the share of the true label, the number the count.
+    """Draws a confusion matrix: the color is the share of the true label, the number the count.
 
-    Returns:
-        The figure, and a note for the reader where its labels had to be numbers; empty otherwise.
+    The note that is returned with it tells where labels had to be numbers; it is empty otherwise.
     """
     table = np.asarray(counts, dtype=np.int64)
     names, family, note = drawable([_plain(_shortened(label)) for label in labels])

@@ -1,10 +1,8 @@
 """A fine-tuning run: epochs over the training file, the best weights on dev kept, killed and resumed at will.
 
-Notable:
-- it writes a run folder: `model/` (the best weights so far, a model folder) or `adapter/`, `metrics.jsonl`, `state/`
-  while it runs, `result.json` when it is done
-- as in pre-training, a state holds all that a run needs to resume bit for bit: weights, moments, step, running sums
-- it knows tasks through `task.Task` only
+Its folder holds `model/` (the best weights so far, a model folder) or `adapter/`, `metrics.jsonl`, `state/` while it
+runs, and `result.json` when it is done. As in pre-training, a state holds all that a run needs to resume bit for bit:
+weights, moments, step, running sums.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
 """Many runs of one task: the paper's grid, what Optuna tries, several seeds, and cross-validation.
 
 Fine-tuning on small files is unstable (§4.1 of the paper restarts BERT-large several times for that reason): a single
-score says little. So a grid is tried, or several seeds, or every part of the training file is tested once by a model
-that learned from the others, and the table is kept.
+score says little. So several runs are made, and the table of them is kept.
 
-Notable:
 - every run lives in its own folder, `runs/NAME/`, and `fine_tune` returns at once for a finished one: a search killed
   anywhere resumes where it was
 - only dev decides; of two equal runs the earlier one wins, so that the choice does not depend on where it was killed
-- the weights of a run that is not the best so far are removed: the disk holds two models at most, however long the
-  grid; its `result.json` stays, so that it is never trained again
+- the weights of a run that is not the best so far are removed: the disk holds two models at most
 - with a grid (or Optuna) and several seeds, the first seed is taken for it, then its best settings with the others
-- Optuna (Akiba et al. 2019) keeps its study in the search's folder, in its own journal. Each trial has a sampler of its
-  own, seeded by the run's seed and the trial's number: a search that was killed suggests the same as one that was not
-- a part of a cross-validation is used for its score alone: the best epoch of each run is chosen on the dev file, or,
-  where there is none, on a tenth of the other parts. Classes are spread evenly over the parts; examples that belong
-  together (a query's texts, a passage's questions, equal texts) stay together. The model that is kept is a last run, on
-  the whole file
+- Optuna (Akiba et al. 2019) keeps its study in a journal in the folder. The run's seed and the trial's number seed the
+  sampler of each trial: a search that was killed suggests the same as one that was not
+- a part of a cross-validation only scores: the best epoch of each run is chosen on dev, or on a tenth of the other
+  parts. The model that is kept is a last run, on the whole file
 """
 
 from __future__ import annotations
@@ -167,9 +162,8 @@ def search(
 
     The arguments are those of `fine_tune`; `dev` chooses the best epoch and the best run. `run` is the folder of the
     search (`model/` of the best run, `runs/`, `result.json`): the same call resumes where it was interrupted, or
-    returns the result that is there. `settings` are those of every run where `grid` says nothing else, or where
-    `space` leaves Optuna no choice over its `trials`; the settings, or the best of them, are trained from `seeds`
-    seeds, `settings.seed` and those after it.
+    returns the result that is there. `settings` are those of every run where `grid`, or `space` with its `trials`, says
+    nothing else; they, or the best of them, are trained from `seeds` seeds, `settings.seed` and those after it.
 
     Raises:
         ConfigError: the grid is empty or has an unknown or impossible setting, there is nothing to compare, or Optuna
@@ -234,7 +228,6 @@ class _Search:
         varied: list[str],
         total: int,
     ) -> None:
-        """Takes `fine_tuned`, which makes a run in a folder of its own, or reads the one that is there."""
         self.task, self.folder, self.fine_tuned, self.console = task, folder, fine_tuned, console
         self.varied, self.total = varied, total
         self.rows: list[Trial] = []
@@ -347,8 +340,7 @@ def cross_validate(
 ) -> SearchResult:
     """Fine-tunes K times, each time without one part of the training file, which scores; then once on the whole.
 
-    Returns:
-        A row for each part and the last run; `fold_spread` has the mean and deviation over the parts.
+    The result has a row for each part and for the last run; its `fold_spread` is over the parts.
     """
     folder, console = Path(run), console or Console(quiet=True)
     parts = fold_numbers(task, train, folds, settings.seed)

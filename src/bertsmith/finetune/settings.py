@@ -22,10 +22,8 @@ Precision = Literal["auto", "bf16", "float32"]
 class FineTuningSettings:
     """How a model is fine-tuned.
 
-    Attributes:
-        gradient_checkpointing: what is computed again instead of kept, see `PretrainedModel`; `auto` is `attention`
-            with an adapter, which is chosen for little memory, else `none`.
-        from_random: start from random weights instead of the folder's, to see what pre-training bought.
+    `gradient_checkpointing` as in `PretrainedModel`; `auto` is `attention` with an adapter, which is chosen for little
+    memory, else `none`. `from_random` starts from random weights, to see what pre-training bought.
     """
 
     panel: ClassVar[str] = "Training"
@@ -59,7 +57,6 @@ class FineTuningSettings:
     from_random: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the ranges, before any folder is taken for a run that could not begin."""
         # 借各处自己的检查：允许的范围只写一遍，这里也不会与它们不一致
         TrainerSettings(1, self.learning_rate, self.warmup_share)
         check_rates(self.learning_rate, self.layer_decay, self.weight_decay)

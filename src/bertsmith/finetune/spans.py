@@ -84,11 +84,9 @@ def words_within(places: Sequence[tuple[int, int]], start: int, end: int) -> tup
 
 
 def span_losses(scores: Floats, targets: Sequence[int] | Floats) -> tuple[float, Floats]:
-    """Returns the -log likelihood of the true answers, and its slope at each output [W, 4].
+    """Returns the -log likelihood of the true answers for scores [W, 4] of all words, and its slope at each.
 
-    Args:
-        scores: [W, 4] of all words.
-        targets: [W], see `targets_of`; there may be no answer where one of them says so.
+    The `targets` [W] are of `targets_of`; there may be no answer where one of them says so.
     """
     codes = np.asarray(targets, dtype=np.int64)
     true = ((codes[:, None] >> np.arange(len(OUTPUTS))) & 1).astype(np.float64)
@@ -120,6 +118,5 @@ def _matrix(spans: Spans, examples: Sequence[QuestionExample]) -> Any:
 
 
 def _filled(empty: Spans, table: Floats) -> Spans:
-    """Returns a model with the parameters of a table."""
     weights, bias = table[:-1].astype(np.float32), table[-1].astype(np.float32)
     return Spans(empty.features, weights, bias)

@@ -41,12 +41,9 @@ def fold_numbers(
     seed: int,
     belongs: Sequence[Hashable] | None = None,
 ) -> list[int]:
-    """Deals examples into parts of about the same size, with about the same classes.
+    """Returns for each example the number of its part, from 0: all of about the same size and classes, none empty.
 
     What `belongs` together stays together: of each example its group, by default what the task and `group` say.
-
-    Returns:
-        For each example the number of its part, from 0; every part has one or more.
     """
     if folds < 2:
         raise ConfigError(f"folds {folds}: give 2 or more")
@@ -85,11 +82,7 @@ def fold_numbers(
 def held_out(
     task: Task[ExampleT, Any], examples: Sequence[ExampleT], seed: int, *, with_test: bool
 ) -> dict[str, list[int]]:
-    """Divides the examples of a file.
-
-    Returns:
-        `train`, `dev` and, where it is asked for and there are enough, `test` → the numbers of their examples, from 0.
-    """
+    """Divides a file: `train`, `dev` and, if asked for and there are enough rows, `test` → numbers of rows, from 0."""
     share = 5 if len(examples) < LARGE else 10
     groups = together(task, examples, share)
     if len(set(groups)) < FEWEST:

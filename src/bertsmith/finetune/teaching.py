@@ -37,7 +37,6 @@ class TeachingOptions:
     teacher_text: tuple[str, ...] = option((), help="Unlabelled inputs, one per line, that the teacher labels.")
 
     def __post_init__(self) -> None:
-        """Checks that somebody judges the text."""
         if self.teacher_text and not self.teacher:
             raise ConfigError("--teacher-text: say with --teacher who labels it")
 

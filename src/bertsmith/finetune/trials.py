@@ -1,7 +1,6 @@
 """What a search came to: its runs, the best of them on dev, and how scores move with the seed or from fold to fold.
 
-`result.json` of a search holds this; the runs' own results stay in their folders. A grid, what Optuna tries and a
-cross-validation claim such a folder and keep the weights of one run in the same way.
+`result.json` of a search holds this; the runs' own results stay in their folders.
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class SearchResult:
         return next(row for row in self.rows if row.name == self.best)
 
     def __post_init__(self) -> None:
-        """Checks what a damaged file could say."""
         if self.best not in {row.name for row in self.rows}:
             raise ValueError(f"the best run {self.best!r} is no row")
 

@@ -1,8 +1,6 @@
 """Training the linear model over words, and weighing it against an encoder.
 
-Notable:
-- logistic regression (softmax over classes, or each label by itself) or ridge regression, by L-BFGS (Liu and Nocedal
-  1989); the penalty's strength is chosen on dev, from strong to weak, each start from where the last one ended
+- logistic regression (softmax over classes, or each label by itself) or ridge regression, fitted by `linear`
 - the outputs of two models are added, each times a weight: log odds, or numbers (a product of experts, Hinton 2002;
   stacking, Wolpert 1992). The few weights are fitted on dev, which neither model was trained on
 - a part stays out unless the likelihood of dev asks for it: twice its gain must be beyond what chance gives in 95 of
@@ -45,8 +43,7 @@ def train_words(
     Args:
         dev: labelled examples that choose the strength; None where folds do.
         strengths: to choose from, rising.
-        folds: of each training example the number of its part: each part is held out once, and the model that is
-            kept has learned from all.
+        folds: the part of each training example; each part is held out once, and the kept model learns from all.
 
     Returns:
         The model; the strength, and the outputs for dev or, by folds, for the training examples.
@@ -71,12 +68,8 @@ def train_states(
 ) -> tuple[Words, Fit]:
     """Trains a linear layer over what an encoder's layers hold of texts, and leaves the encoder as it is.
 
-    Args:
-        vectors: [N, W] of the training examples.
-        held: the vectors of those of dev.
-
-    Returns:
-        A model without n-grams that holds the layer; the rest as `train_words`.
+    `vectors` [N, W] are those of the training examples, `held` those of dev. The model that is returned has the layer
+    and no n-grams; the rest is as in `train_words`.
     """
     problem, labels = task.problem, tuple(task.config_fields()["id2label"].values())
     # 各维的尺度差别很大：标准化之后同一个惩罚对谁都公平；宽度再多，也只当一个整体来罚
@@ -172,19 +165,12 @@ def _matrix(words: Words, task: TextTask[Any, Any], examples: Sequence[Any]) -> 
 
 
 def _example_weights(task: TextTask[Any, Any], target: Floats) -> Floats:
-    """Returns the weight of each example: that of its class, where classes are balanced."""
     weights = getattr(task, "class_weights", ())
     return np.asarray(weights)[target.astype(np.int64)] if weights else np.ones(len(target))
 
 
 def _losses(problem: str, scores: Floats, target: Floats) -> tuple[Floats, Floats]:
-    """Returns the loss of each example [N], of answers that of all together, and its slope at each output [N, C].
-
-    Args:
-        problem: one of `PROBLEM_TYPES`, or `SPANS`.
-        scores: [N, C]; of two classes the log odds alone, or both.
-        target: [N] numbers of classes, or numbers; [N, C] of labels.
-    """
+    """Returns losses [N], of answers one for all, and slopes at scores [N, C]; C may be 1 for two classes: log odds."""
     if problem == SPANS:
         loss, slopes = span_losses(scores, target)
         return np.array([loss]), slopes
@@ -208,17 +194,14 @@ def mix_of(
 ) -> tuple[tuple[float, float, float], float]:
     """Fits by what the outputs of an encoder and of words are multiplied, and for numbers what is added.
 
-    A part that the likelihood of these examples does not ask for gets 0; where one part is enough, words are taken that
-    cost microseconds, unless the encoder alone is likelier by more
-    than `slack`.
+    A part that the likelihood of these examples does not ask for gets 0; where one part is enough, words are taken,
+    which cost microseconds, unless the encoder alone is likelier by more than `slack`.
 
     Args:
         problem: one of `PROBLEM_TYPES`, or `SPANS`.
-        encoder: [N, K], outputs for N examples that neither part was trained on.
-        words: [N, K].
+        encoder: [N, K], as `words`: outputs for N examples that neither part was trained on.
         target: what is true of them, as `TextTask.targets` says it; numbers on the scale of the file.
-        slack: nats; negative where the examples are too few to tell the parts apart, and an encoder knows more
-            beforehand.
+        slack: nats; negative where the examples are too few to tell, and an encoder knows more beforehand.
 
     Returns:
         For the encoder, for words, and what is added, all 0 or positive but the last; and the least -log likelihood of
@@ -237,10 +220,7 @@ def mix_of(
 
 
 def _weighed(problem: str, parts: Sequence[Floats], truth: Floats) -> tuple[float, tuple[float, ...]]:
-    """Returns the least -log likelihood of examples in nats, and the weights of the parts that give it; an offset last.
-
-    Of numbers the errors are taken for normal, with the variance that they have.
-    """
+    """Returns the least -log likelihood, in nats, and the parts' weights, an offset last; errors count as normal."""
     from scipy.optimize import minimize, nnls
 
     if problem == REGRESSION:

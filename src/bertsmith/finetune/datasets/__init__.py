@@ -1,8 +1,7 @@
 """Labelled files: what a reader of them is, and all that a user can say about how they are read.
 
-A task refers to one `Reader`. What can be said on the command line is declared in `ReadingOptions`; an option that a
-reader has no use for is refused, not ignored. Wherever a file is taken, `Rows` in memory are taken too (data frames,
-data sets of the library `datasets`, lists of dictionaries), and what is wrong with them is said in the same words.
+An option of `ReadingOptions` that a reader has no use for is refused, not ignored. Wherever a file is taken, `Rows` in
+memory are taken too: data frames, data sets of the library `datasets`, lists of dictionaries.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ class ReadingOptions(InputOptions):
     )
 
     def __post_init__(self) -> None:
-        """Checks what no file can make right."""
         # 空串切不开标签，而 str.split 到读文件时才会报错
         if self.separator == "":
             raise ConfigError("the separator between labels cannot be empty; pass ',' or '|'")
@@ -149,8 +147,7 @@ class Column:
         names: header names that are understood, in lower case, the preferred one first.
         value: reads a cell; of a repeated column, one that holds the list of all its cells.
         exclusive: whether two of its names in one header are refused, because either could be meant.
-        numbered: the header names of a repeated column, with the number that orders them as group 1; None for a
-            column that occurs once.
+        numbered: header names of a repeated column, with the number that orders them as group 1; None for a single one.
         flags: whether several columns of 0 and 1 can stand for it, see `Row.cell`.
         called: the word for it in messages; empty for the role.
     """
@@ -204,9 +201,8 @@ class Layout:
 class InputForms:
     """The forms of files whose rows hold what a task's model reads; labels need not be there.
 
-    Attributes:
-        layouts: of tables; the first whose columns are all told or named in the header, else the last.
-        other: reads forms that are no tables; gives None for other files.
+    Of the `layouts` of tables, the first is taken whose columns are all told or named in the header, else the last.
+    `other` reads forms that are no tables, and gives None for other files.
     """
 
     layouts: tuple[Layout, ...]
@@ -216,12 +212,7 @@ class InputForms:
 
 @dataclass(frozen=True)
 class Reader(Generic[ExampleT]):
-    """Reads the labelled files of a task.
-
-    Attributes:
-        options: the fields of `ReadingOptions` that it knows, besides the encoding.
-        inputs: how files of the same forms are read whose rows need no label, see `datasets.inputs`.
-    """
+    """Reads the labelled files of a task; besides the encoding, it knows the `options`, fields of `ReadingOptions`."""
 
     holds: str
     options: tuple[str, ...]
@@ -232,12 +223,7 @@ class Reader(Generic[ExampleT]):
     def read(
         self, source: DataSource, options: ReadingOptions | None = None, *, task: str = "", name: str = "rows"
     ) -> list[ExampleT]:
-        """Reads a labelled file, or rows in memory.
-
-        Args:
-            source: the file or its URL, plain or packed (`.gz`, `.zst`); or a data frame, a `datasets.Dataset` or a
-                list of dictionaries.
-        """
+        """Reads a labelled file or its URL, plain or packed (`.gz`, `.zst`), or rows in memory."""
         options = options or ReadingOptions()
         require_used(options, (*self.options, "faults"), task or self.holds)
         require_sheet(options.sheet, source)

@@ -1,8 +1,7 @@
 """Readers of tables, and how they find their columns.
 
-A reader declares the columns that it looks for (`Column`). `find_columns` finds them by the name or number that the
-user gave, by a known name in the header, by what is in them, or by their order in a file without a header. Where two
-answers are possible it refuses: a wrong guess would train on the wrong column without a word.
+`find_columns` takes the name or number that the user gave, a known name in the header, what is in the columns, or their
+order in a file without a header. Where two answers are possible it refuses: nobody would see that it guessed wrong.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What a model reads, in the files that it could have learned from: the same forms and columns, labels or none.
 
-CSV, Parquet, spreadsheets and objects of JSON are tables. Of other files those are whose first line names the
-columns, or whose columns are told; a `.tsv` is besides where its rows have more or fewer cells than the model reads.
-All others hold an input a line, which is not read here. The columns that a model does not read are kept beside its
-texts.
+CSV, Parquet, spreadsheets and objects of JSON are tables. So is a file whose first line names the columns, one whose
+columns are told, and a `.tsv` with more or fewer cells in its first line than the model reads. Other files hold an
+input a line, and are not read here.
 """
 
 from __future__ import annotations
@@ -41,12 +40,9 @@ from bertsmith.finetune.datasets.columns import find_columns, numbered_columns
 
 
 class Input(NamedTuple):
-    """What a model reads of a row, and what else is in it; or why it cannot be read.
+    """What a model reads of a row, and in `others` what else is in it; or in `fault` why it cannot be read.
 
-    Attributes:
-        texts: in the order in which the task's pipeline takes them; of a tagger, one text or one tuple of words.
-        others: the columns that are not read, by name.
-        fault: why there are no texts; empty where there are some.
+    The `texts` are in the order of the task's pipeline; of a tagger, one text or one tuple of words.
     """
 
     place: str
@@ -68,8 +64,7 @@ def read_inputs(
 ) -> Iterator[Input] | None:
     """Reads a file, in bounded memory where it is a table; None for a file with an input a line.
 
-    Args:
-        counts: how many texts the model reads together.
+    `counts` says how many texts the model reads together.
     """
     columns = [column for layout in forms.layouts for column in layout.columns]
     used = {"header", "sheet", *(column.option for column in columns if _is_read(column))}

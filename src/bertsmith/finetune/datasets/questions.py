@@ -1,11 +1,11 @@
 """Reader of questions on passages: SQuAD JSON 1.1 and 2.0, and what is written like it (XQuAD, CMRC 2018).
 
-Tables are read as well, with a question a row, as the Hub has SQuAD: `id`, `question`, `context`, and `answers` as
+Tables with a question a row are read as well, as the Hub has SQuAD: `id`, `question`, `context`, and `answers` as
 `{"text": [...], "answer_start": [...]}`; where these lists are empty, the passage does not answer the question.
 
-An answer is a stretch of its passage. Where the passage at the given offset reads otherwise, training would point the
-model at the wrong words. Published files have such answers, and even questions without text (five and two in the trial
-file of CMRC 2018): they are refused, or left out and listed, as asked. A file of another form is always refused.
+An answer that does not stand at its offset would point the model at the wrong words. The trial file of CMRC 2018 has
+five of these, and two questions without text. They are refused, or left out and listed, as asked. A file of another
+form is always refused.
 """
 
 from __future__ import annotations
@@ -145,15 +145,13 @@ _INPUTS = Layout(
 QUESTIONS = Reader(
     "questions on passages", ("offsets", *BESIDE), _read_questions, _read_table, InputForms((_INPUTS,), other=_inputs)
 )
-"""Questions with their passages and answers, as `QuestionExample`."""
 
 _WIDTHS: dict[str, Callable[[str], int]] = {
     "utf16": lambda letter: 1 + (letter > "\uffff"),
     "utf8": lambda letter: len(letter.encode("utf-8", "surrogatepass")),
     "crlf": lambda letter: 1 + (letter == "\n"),
 }
-"""What a character counts where offsets are of another kind: JavaScript and Java count in units of UTF-16, Go and Rust
-in bytes, and a passage that was stored with CR LF has lost a character at each line end."""
+"""What a character counts: in JavaScript and Java (UTF-16), in Go and Rust (bytes), and where CR LF became LF."""
 
 
 def _in_characters(context: str, start: int, offsets: str | None) -> int:
@@ -178,7 +176,6 @@ class _Questions:
         self.faults = Faults(self.options)
 
     def finished(self, path: Path | str) -> list[QuestionExample]:
-        """Returns all of them, and tells of those that were left out."""
         self.faults.tell(path, "questions and answers")
         if not self.found:
             raise InputError(f"{path}: holds no question")
@@ -205,7 +202,6 @@ class _Questions:
             )
 
     def answers(self, entry: object, context: str, place: str, name: str) -> Iterator[Answer]:
-        """Yields the answers of a question that are where it says."""
         assert isinstance(entry, dict)
         given = self.items(entry, "answers", place, name) if "answers" in entry else []
         # SQuAD 2.0 的无答案题另有 plausible_answers，那不是答案，不读

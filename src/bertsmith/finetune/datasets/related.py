@@ -8,11 +8,9 @@
 
 Documents without labels say by themselves what belongs together (`read_unlabelled`):
 
-- `cloze`: a sentence is the query, the sentences around it are the text that answers it (inverse cloze: Lee et al.
-  2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", §4)
+- `cloze`: a sentence, and the sentences around it, which answer it (inverse cloze: Lee et al. 2019, §4)
 - `adjacent`: a stretch of text and the one after it (Neelakantan et al. 2022, §2)
-- `span`: a few words in a row are the query, the stretch they are from is the text: what they have in common says
-  most (cropping, of two stretches of any length: Izacard et al. 2022, §3.1)
+- `span`: a few words in a row, and the stretch they are from (cropping; of two stretches: Izacard et al. 2022, §3.1)
 - `same`: a sentence and itself; what differs is what dropout drops (SimCSE: Gao et al. 2021, §3)
 """
 
@@ -54,11 +52,7 @@ from bertsmith.tokenizer.normalize import CJK
 
 @dataclass(frozen=True)
 class RelatedTexts(Placed):
-    """A query, a text that answers it, and texts that do not.
-
-    Attributes:
-        scores: how a teacher scores the positive and each negative; empty where none did.
-    """
+    """A query, a text that answers it, texts that do not, and a teacher's scores of these, the positive's first."""
 
     query: str
     positive: str
@@ -308,16 +302,11 @@ HELD_OUT_SHARE, MOST_HELD_OUT = 0.05, 500
 def read_unlabelled(
     source: DataSource, positives: Positives = "cloze", *, encoding: str = "auto", seed: int = 0
 ) -> tuple[list[RelatedTexts], list[RelatedTexts]]:
-    """Makes pairs of the text files of a folder, or of the texts in memory, to learn from and to choose the epoch by.
+    """Makes pairs of the texts of a folder, or in memory; returns some to learn from and some to choose the epoch by.
 
-    The held-out pairs are always `cloze`: they stand for search, whatever is learned from.
-
-    Args:
-        source: a folder, file or pattern, as for `bertsmith corpus`; or rows in memory, each with a document in the
-            column `text`.
-
-    Returns:
-        Training pairs, no text twice on the same side, and held-out pairs of other documents.
+    `source` is a folder, file or pattern, as for `bertsmith corpus`, or rows with a document each in the column `text`.
+    The held-out pairs are of other documents, and always `cloze`: they stand for search, whatever is learned from. No
+    training text stands twice on the same side.
     """
     if positives not in get_args(Positives):
         raise ConfigError(f"positives {positives!r} are unknown; use {', '.join(get_args(Positives))}")

@@ -5,8 +5,7 @@ Notable:
 - a word may be white space alone, such as U+3000 in files with a Chinese character a line
 - lines before a sentence that begin with `#` are comments where they do not look like the other lines: other columns
   (`#<tab>URL`, `# id … domain=en`), or a tag that no other line has (`# newdoc`). They are counted, and `# O` is a word
-- a table has a list of words and a list of tags in each row, as the data sets of the Hub have (`tokens`, `ner_tags`);
-  where the tags are numbers, the data set or the Parquet file says what they are called
+- a table has a list of words and one of tags in each row; the data set or Parquet file names tags that are numbers
 - of CoNLL-U the syntactic words are read, as treebanks are scored: of `29-30 didn't` the words 29 `did` and 30 `n't`,
   and never the empty nodes (`8.1`), which are not in the text
 """

@@ -1,9 +1,7 @@
-"""Readers of tables with an example a row: TSV, CSV, JSON Lines or Parquet.
+"""Readers of tables with an example a row: texts or pairs with labels, judged pairs, and questions with choices.
 
-Texts, or pairs of texts, by what a label is: a class (`LABELLED`), a set of classes (`MULTILABELLED`) or a number
-(`SCORED`). Judged pairs of a query and a text (`RANKINGS`), whose relevance is in [0, 1], since a sigmoid is trained
-towards it. Questions with several choices (`CHOICES`), in either spelling of the field: a column for each choice (SWAG:
-`ending0` to `ending3`, where `sent2` begins every ending), or a list of them.
+A relevance is in [0, 1], since a sigmoid is trained towards it. Choices come in either spelling of the field: a column
+for each (SWAG: `ending0` to `ending3`, where `sent2` begins every ending), or a list of them.
 """
 
 from __future__ import annotations
@@ -292,7 +290,6 @@ LABELLED = table_reader(
     check=_check_classes,
     folder=_read_classes,
 )
-"""Texts or pairs with one class each, as `LabelledText`."""
 
 MULTILABELLED = table_reader(
     "texts with labels",
@@ -301,10 +298,8 @@ MULTILABELLED = table_reader(
     check=_check_label_sets,
     options=("separator",),
 )
-"""Texts or pairs with any number of classes each, as `MultiLabelledText`."""
 
 SCORED = table_reader("texts with a score", _layout(Column("score", "label_column", SCORE_NAMES, _score)), ScoredText)
-"""Texts or pairs with a number each, as `ScoredText`."""
 
 
 _WORDS = {"true": 1.0, "false": 0.0}
@@ -345,7 +340,6 @@ _IS_HEADER = has_any(*((name,) for column in _COLUMNS for name in column.names))
 RANKINGS = table_reader(
     "queries and texts", Layout(_COLUMNS, _IS_HEADER, ("query", "text", "relevance")), RankingExample
 )
-"""Judged pairs of a query and a text, as `RankingExample`."""
 
 
 _LABEL = re.compile("[0-9]{1,6}|[A-Za-z]")
@@ -439,4 +433,3 @@ CHOICES = table_reader(
     _example,
     texts_of=lambda context, choices, stem: (context, *_with_stem(choices[0], stem)),
 )
-"""Questions with several choices, as `ChoiceExample`."""

@@ -1,11 +1,9 @@
 """Metrics, and confidence intervals by the bootstrap: how far a score would move on another test set of the same size.
 
-The examples are drawn again with replacement, the score is computed for every drawn set, and the middle 95 % of these
-scores is the interval (Efron and Tibshirani 1993, chapter 13: percentile intervals).
-
-Any score that is a function of per-example means can be given an interval: accuracy (hits), F1 (hits, predictions, true
-ones per example), a correlation (x, y, x², y², xy). Where the examples only count, as in a confusion matrix, counts are
-drawn instead. `scipy.stats.bootstrap` draws the same sets, but refuses a single example and cannot draw counts.
+The examples are drawn again with replacement, every drawn set is scored, and the middle 95 % of these scores is the
+interval (Efron and Tibshirani 1993, chapter 13: percentile intervals). Any score that is a function of per-example
+means can be given one. Where the examples only count, as in a confusion matrix, counts are drawn instead.
+`scipy.stats.bootstrap` draws the same sets, but refuses a single example and cannot draw counts.
 """
 
 from __future__ import annotations
@@ -95,11 +93,8 @@ def interval_over(drawn: Iterator[NDArray[np.int64]], score: Callable[[NDArray[n
 def average_precision_interval(relevant: ArrayLike, scores: ArrayLike) -> Interval:
     """Returns the average precision of one list with its percentile bootstrap interval, of 95 %.
 
-    Equal scores count as one step of the curve, as scikit-learn has it.
-
-    Args:
-        relevant: [N], 1 or True at the right ones, at least one.
-        scores: [N], higher is better.
+    Equal scores count as one step of the curve, as scikit-learn has it. `relevant` [N] is 1 or True at the right ones,
+    at least one; of the `scores` [N], higher is better.
     """
     right, values = np.asarray(relevant, dtype=bool), np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values, kind="stable")
@@ -123,12 +118,10 @@ def _average_precisions(counts: Floats, right: NDArray[np.bool_], ends: NDArray[
 def confusion_intervals(
     confusion: NDArray[np.int64], statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]]
 ) -> dict[str, Interval]:
-    """Returns scores of a confusion matrix with their percentile bootstrap intervals.
+    """Returns scores of a confusion matrix, [K, K], true class by predicted one, with percentile bootstrap intervals.
 
-    Args:
-        confusion: [K, K] counts, true class by predicted one, of one example at least.
-        statistics: name → what turns the hits, predictions and true examples of each class in R resamples, three times
-            [R, K], into R scores, [R].
+    Each statistic turns the hits, predictions and true examples of each class in R resamples, three times [R, K], into
+    scores, [R]. The matrix counts one example at least.
     """
     cells = np.argwhere(confusion > 0)
     counts = confusion[cells[:, 0], cells[:, 1]]
@@ -175,10 +168,7 @@ def correlation_of_means(means: Floats) -> Floats:
 
 
 def correlation_columns(targets: ArrayLike, predictions: ArrayLike) -> Floats:
-    """What each example contributes to Pearson's correlation: [N, 5], of x, y, x², y² and xy.
-
-    Both columns are standardised first, which leaves the correlation as it is and keeps the digits.
-    """
+    """What each example contributes to Pearson's correlation: [N, 5], of standardized x, y, x², y², xy."""
     x, y = (_standardised(np.asarray(column, dtype=np.float64)) for column in (targets, predictions))
     return np.stack([x, y, x * x, y * y, x * y], axis=1)
 

@@ -1,13 +1,10 @@
 """Whether a model is right as often as it says: temperature, calibration error, and thresholds of single classes.
 
 A network that was trained to the end is too sure of itself. One number mends most of it: logits divided by a
-temperature, fitted on dev (Guo et al. 2017). It changes no prediction, only how sure each one is.
-
-Notable:
-- probabilities come in and go out: log p differs from the logits by a constant of the row, which softmax does not see
-- of several classes the surest one is judged (top-label calibration); of labels that are decided one by one, every
-  single decision
-- 15 bins of equal width, as in the paper
+temperature, fitted on dev (Guo et al. 2017). It changes no prediction, only how sure each one is. Probabilities are
+enough for it: log p differs from the logits by a constant of the row, which softmax does not see. Of several classes
+the surest one is judged (top-label calibration), of labels that are decided one by one every decision. As in the paper,
+there are 15 bins of equal width.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ Floats = NDArray[np.float64]
 
 BINS = 15
 _LEAST, _MOST = 0.05, 20.0
-"""Temperatures that are looked at."""
 _TINY = 1e-12
 
 
@@ -41,10 +37,8 @@ class Reliability:
     """How far the probabilities of some predictions can be trusted.
 
     Attributes:
-        error: expected calibration error: the mean distance of confidence and accuracy over the bins, weighted by their
-            counts; in [0, 1].
-        brier: mean squared distance of the probabilities from the truth, summed over the classes; in [0, 2] for
-            several classes, in [0, 1] for a single decision.
+        error: expected calibration error, in [0, 1]: mean distance of confidence and accuracy over the bins, by count.
+        brier: mean squared distance from the truth, summed over classes, in [0, 2]; in [0, 1] for a single decision.
         log_loss: mean -log p of the truth, in nats.
         bins: those that hold a prediction, from the least sure up.
     """
@@ -89,14 +83,11 @@ def softened_decisions(probabilities: Floats, temperature: float) -> Floats:
 
 
 def fit_temperature(probabilities: Floats, truth: NDArray[np.int64]) -> float:
-    """Finds the temperature with the least log loss.
+    """Finds the temperature with the least log loss, in [0.05, 20]; 1 where all are equally good.
 
     Args:
         probabilities: [N, K] of classes, or of labels that are decided one by one.
         truth: [N] numbers of the true classes; or [N, K], 1 where the label is true.
-
-    Returns:
-        In [0.05, 20]; 1 where nothing can be fitted because all of it is equally good.
     """
     from scipy.optimize import minimize_scalar
 
@@ -138,10 +129,7 @@ def reliability(probabilities: Floats, truth: NDArray[np.int64]) -> Reliability:
 
 
 def best_cut(truth: NDArray[np.int64], probabilities: Floats, default: float = 0.5) -> float:
-    """Finds the threshold with the best F1: of all cuts between two neighbouring probabilities, nearest to the default.
-
-    The default is returned where nothing is true.
-    """
+    """Finds the threshold with the best F1, of equals the nearest to the default, which stands if nothing is true."""
     if not truth.any():
         return default
     order = np.argsort(-probabilities, axis=None, kind="stable")

@@ -1,12 +1,9 @@
 """Metrics of classes, of sets of labels and of entities, all from counts, as their intervals are.
 
-Notable:
-- what is not defined (no example of a class, no prediction of one) counts as 0, so that a bad model ranks last instead
-  of spoiling a comparison with NaN
-- sets of labels are scored from three counts per label: for scikit-learn a file with one label only would be another
-  problem, of two classes
-- an entity counts as found only where its type, its first and its last word are all right, as the CoNLL script and
-  `seqeval` count (Tjong Kim Sang and De Meulder 2003); the counts are kept per sentence, for an interval over sentences
+What is not defined (no example of a class, no prediction of one) counts as 0, so that a bad model ranks last instead of
+spoiling a comparison with NaN. Sets of labels are scored from three counts per label: for scikit-learn a file with one
+label only would be another problem, of two classes. An entity is found only where its type, its first and its last word
+are all right, as the CoNLL script and `seqeval` count (Tjong Kim Sang and De Meulder 2003).
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Metrics of order: rankings, correlations of numbers, and clusters.
 
-- a ranking is where the right candidates end up among the candidates of their own query; nDCG and the grades of TREC
-  tell more right from less right ones apart. `ranking_scores` is as `trec_eval` defines it
-- a wrong candidate with the same score counts as ranked before the right one: a model that scores everything alike has
-  found nothing. scikit-learn groups equal scores instead, which would give such a model the share of right ones
+- `ranking_scores` is as `trec_eval` defines it. A wrong candidate with the same score counts as ranked before the right
+  one: a model that scores everything alike has found nothing. scikit-learn would give it the share of right ones
 - what is not defined (a query without a right candidate, a correlation with a constant column) counts as 0, so that a
   model that always says the same ranks last instead of spoiling a comparison with NaN
 - V-measure (Rosenberg and Hirschberg 2007, §2) is the harmonic mean of how far a cluster holds one class only and how
-  far a class lies in one cluster only; both are read off the table of counts, and so is its interval
+  far a class lies in one cluster only
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Exact match and F1 of answers, by the rules of SQuAD 1.1, SQuAD 2.0 and CMRC 2018.
 
-Notable:
-- an answer is compared after normalisation, never as it stands: SQuAD drops case, punctuation and English articles;
-  CMRC drops case and a fixed list of signs, and counts Chinese by the character
-- several true answers: the best match counts; an empty prediction means "the passage does not answer this"
-- SQuAD's F1 compares bags of words, CMRC's the longest common run of segments (its script says "lcs" and means a
-  substring, not a subsequence)
-- every score comes per question, so that an interval can be drawn over questions
+Answers are compared after normalization: SQuAD drops case, punctuation and English articles; CMRC drops case and a
+fixed list of signs, and counts Chinese by the character. Of several true answers, the best match counts. SQuAD's F1
+compares bags of words, CMRC's the longest common run of segments (its script says "lcs" and means a substring, not a
+subsequence).
 """
 
 from __future__ import annotations
@@ -47,11 +44,9 @@ def squad_scores(
 ) -> SpanScores:
     """Scores answers as the official scripts of SQuAD do (Rajpurkar et al. 2016, §6.1; 2018).
 
-    Args:
-        predictions: one answer for each of N questions; empty for "no answer".
-        answers: the true answers of each question; none where the passage has none.
-        unanswerable: follow SQuAD 2.0, where an answer that normalises to nothing counts as no answer and agreement
-            on "no answer" is right; SQuAD 1.1 otherwise, where every question has an answer.
+    A prediction is empty for "no answer"; a question has no true answers where its passage has none. `unanswerable`
+    follows SQuAD 2.0, where an answer that normalizes to nothing counts as no answer and agreement on "no answer" is
+    right; SQuAD 1.1 otherwise, where every question has an answer.
     """
     if unanswerable:
         # 2.0 的脚本先去掉归一化后为空的答案，一个不剩即为“无答案”

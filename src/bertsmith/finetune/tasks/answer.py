@@ -1,13 +1,10 @@
 """The question-answering task: where in a passage the answer starts and ends (Devlin et al. 2019, §4.2, §4.3).
 
-Notable:
-- a long passage is learned from in overlapping windows. A window that does not hold the whole answer points at `[CLS]`,
-  as does every window of a question without answer. The released code does the same, for SQuAD 1.1 as well, although
-  its comment says that such windows are thrown out; so a window without the answer learns to score its spans low, and
-  the windows of a passage can be compared
+- a long passage is learned from in overlapping windows. A window without the whole answer points at `[CLS]`, as does
+  every window of a question without answer: their spans learn to score low, so that windows can be compared. The
+  released code does the same, for SQuAD 1.1 as well, although its comment says that such windows are thrown out
 - of several true answers, the first is learned; all count when predictions are scored
-- an answer is learned as the fewest tokens that cover its characters; where it begins or ends inside of one ("19" in
-  "1990"), they say a little more than the answer
+- an answer is learned as the fewest tokens that cover its characters, which may say more than it ("19" in "1990")
 """
 
 from __future__ import annotations
@@ -75,8 +72,7 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
         stride: tokens that neighbouring windows of a long passage share, at most half a window.
         max_answer_tokens: longest answer that is given; longer ones are learned from all the same.
         scoring: `squad`, or `cmrc` for Chinese, by the character.
-        null_threshold: an answer must beat "no answer" by more than this (τ of §4.3); None where every question that
-            was learned from has an answer, and every question gets one.
+        null_threshold: an answer must beat "no answer" by more than this (τ of §4.3); None always answers.
     """
 
     stride: int = 128
@@ -217,10 +213,7 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
     def with_best_threshold(
         self, examples: Sequence[QuestionExample], predictions: Sequence[Answered]
     ) -> AnsweringTask:
-        """Returns the task with the null threshold that gives the best F1; itself where it always answers.
-
-        The threshold lies midway between the margins that it parts, as far from either as can be.
-        """
+        """Returns the task with the null threshold that gives the best F1; itself where it always answers."""
         if self.null_threshold is None:
             return self
         scores = self._scores(examples, [prediction.candidates[0].text for prediction in predictions])

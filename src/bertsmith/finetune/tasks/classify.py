@@ -1,7 +1,6 @@
 """The tasks of one class (Devlin et al. 2019, §4.1), or of any number of labels, for a text or a pair.
 
-One class is decided by a new linear layer and a softmax over the pooled `[CLS]`, several labels each by itself, with a
-sigmoid. What all tasks over whole texts share is `TextTask`; `regress` takes it from here.
+A new linear layer over the pooled `[CLS]` decides: one class by a softmax, several labels each by its own sigmoid.
 """
 
 from __future__ import annotations
@@ -94,7 +93,6 @@ class TextTask(AdditiveTask[TextT, PredictionT]):
     """What the tasks over a text or a pair share; a field `paired` says which of the two the model reads."""
 
     example: ClassVar[type[TextOrPair]]
-    """The class of its examples."""
     truth: ClassVar[str]
     """What of an example is predicted."""
     paired: bool
@@ -167,8 +165,7 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
     Attributes:
         labels: the classes, in the order of the model's outputs.
         class_weights: of each class in the loss; empty for all alike.
-        metric: the metric that chooses the best epoch: `accuracy`, `macro_f1`, `matthews`, or `f1_` and the second of
-            two classes.
+        metric: chooses the best epoch: `accuracy`, `macro_f1`, `matthews`, or `f1_` and the second of two classes.
         temperature: that makes the probabilities true on dev, see `metrics.calibration`.
         positive_threshold: above which the second of two classes has the best F1 on dev; None for more classes.
     """

@@ -1,10 +1,8 @@
 """The task of sentence vectors: texts that belong together get vectors that point the same way.
 
-Notable:
 - one encoder reads query and text apart from each other (Reimers and Gurevych 2019, §3), so that the vectors of a
   million texts are computed once, whatever is asked later
-- the columns of the training file decide the loss, those of the dev file the metric (`embed_kinds`); the two need not
-  be of one kind
+- the columns of the training file decide the loss, those of the dev file the metric (`embed_kinds`)
 - whatever shares a batch is a negative of the others, so a batch never holds two copies of a positive: pairs are dealt
   like cards. What else says the same as a positive is left out of the negatives by the loss
 - the folder is one of `sentence-transformers`, with pooling, length and prompts
@@ -106,15 +104,14 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     """Vectors of texts that say how alike the texts are.
 
     Attributes:
-        pooling: how a text becomes a vector; None as the model's folder says, until a run begins.
-        query_prompt: what is put before a query, or a text that is compared; None as the folder says.
-        passage_prompt: what is put before a text that answers a query; None as the folder says.
+        pooling: how a text becomes a vector; None, as for the prompts, until a run takes that of the model's folder.
+        query_prompt: what is put before a query, or a text that is compared.
+        passage_prompt: what is put before a text that answers a query.
         matryoshka: widths at which the first numbers of a vector are one, too.
         mini_batch_size: texts that are encoded at a time; 0 for all of a batch.
         teacher: folder of the model whose judgement is learned; empty for none.
-        low: score that counts as 0.
-        high: score that counts as 1.
-        unit_length: whether they are scaled to length 1 before.
+        low: score that counts as 0; `high` is the one that counts as 1.
+        unit_length: whether vectors are scaled to length 1 before they are compared.
         dims: how many numbers of a vector are used, the first ones; 0 for all. Learned from are all.
     """
 
@@ -405,11 +402,7 @@ def _roles(example: VectorExample) -> list[tuple[str, str]]:
 
 
 def deal(encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator, needs: Needs) -> list[list[int]]:
-    """Divides an epoch into batches that hold no positive twice, and of each class an even number of texts.
-
-    Returns:
-        The numbers of the examples of each batch; of a class with an odd number of texts, one is left out.
-    """
+    """Divides an epoch into batches with no positive twice, and of a class an even number; an odd text is left out."""
     order = draws.permutation(len(encoded)).tolist()
     if needs == "scores":
         return [order[first : first + size] for first in range(0, len(order), size)]

@@ -3,8 +3,6 @@
 - pairs, and judged queries over a corpus: retrieval, every query against all texts of the file
 - scored pairs: Spearman and Pearson between cosines and scores; of scores that are 0 and 1, average precision first
 - classes: V-measure of k-means clusters
-
-A teacher's judgement can be learned instead. Vectors have length 1, so that a product is a cosine.
 """
 
 from __future__ import annotations
@@ -126,11 +124,9 @@ class VectorScores:
 def score_vectors(
     examples: Sequence[VectorExample], vectors: Sequence[Vectors], similarity: SimilarityFunction = "cosine"
 ) -> VectorScores:
-    """Scores vectors.
+    """Scores the vectors [n, H] of the texts of each example; for `cosine` they have length 1.
 
-    Args:
-        examples: N of one kind, or the passages and queries of one corpus.
-        vectors: [n, H] for each example, of its texts; for `cosine` of length 1.
+    The examples are of one kind, or the passages and queries of one corpus.
     """
     kind = type(examples[0])
     if kind is ScoredText:

@@ -1,12 +1,8 @@
 """The feature-based approach: a model on top of a frozen encoder's states (Devlin et al. 2019, §5.3, table 7).
 
 The paper tags words with a BiLSTM of two layers over states of a BERT that is never trained: 0.3 F1 behind fine-tuning
-on CoNLL-2003, and the encoder has to run once for each sentence only.
-
-Notable:
-- which sentences are encoded together is fixed beforehand, by length, not by the order of training: a resumed run
-  computes the same bits
-- the network itself, and what it remembers while it trains, is `model.features`
+on CoNLL-2003, and the encoder has to run once for each sentence only. Which sentences are encoded together is fixed
+beforehand, by length, not by the order of training: a resumed run computes the same bits.
 """
 
 from __future__ import annotations
@@ -54,7 +50,6 @@ class FeatureTaggingTask(TaggingTask):
     """A tag for each word, learned on features of an encoder that stays as it is.
 
     Attributes:
-        labels: the tags, in the order of the model's outputs.
         layers: which states are the features, as in `LayerFeatures`; the default was the paper's best.
         tagger_head: what learns: `bilstm`, the paper's two layers, or `linear`.
         tagger_head_size: width of each direction of a BiLSTM; 768 unless given.
@@ -88,7 +83,6 @@ class FeatureTaggingTask(TaggingTask):
     )
 
     def __post_init__(self) -> None:
-        """Fills in the size, and checks the head; the layers are checked against the encoder."""
         if self.tagger_head not in get_args(Top):
             raise ConfigError(f"tagger head {self.tagger_head!r} is unknown; use {' or '.join(get_args(Top))}")
         if self.tagger_head_size < 0:

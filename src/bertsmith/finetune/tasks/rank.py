@@ -1,10 +1,8 @@
 """The task of ranking: a cross-encoder reads query and text together and says how relevant the text is.
 
-Notable:
-- the model of the paper's sentence pairs (Devlin et al. 2019, §4.1) with one output; its sigmoid is trained towards
-  the relevance by binary cross-entropy (Nogueira and Cho 2019, §3)
-- scored by query, not by pair: what counts is where a relevant text ends up among the texts of its own query
-- the folder is what `sentence_transformers.CrossEncoder` saves and loads: one label, no `problem_type`
+It is the model of the paper's sentence pairs (Devlin et al. 2019, §4.1) with one output, whose sigmoid is trained
+towards the relevance by binary cross-entropy (Nogueira and Cho 2019, §3). Scores are by query: what counts is where a
+relevant text ends up among the texts of its own query. The folder is one of `sentence_transformers.CrossEncoder`.
 """
 
 from __future__ import annotations
@@ -222,7 +220,6 @@ def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[fl
 
 
 def _by_query(queries: Sequence[_Query]) -> dict[str, NDArray[np.float64]]:
-    """Returns the figures of every query."""
     found = ranking_scores((query.scores, query.relevant) for query in queries)
     first = (found["mrr"] == 1.0).astype(np.float64)
     ndcg = ranking_scores((query.scores, query.grades) for query in queries)["ndcg_at_10"]

@@ -27,12 +27,7 @@ from bertsmith.objectives import RegressionObjective
 
 @dataclass(frozen=True)
 class RegressionTask(TextTask[ScoredText, float]):
-    """A number for each text or pair, such as how alike two sentences are (§4.1, STS-B).
-
-    Attributes:
-        mean: of the training numbers.
-        spread: standard deviation of the training numbers, in whose units they are learned; positive.
-    """
+    """A number for each text or pair, learned as its distance from `mean` in units of `spread` (standard deviation)."""
 
     mean: float = 0.0
     paired: bool = False
@@ -118,11 +113,7 @@ class RegressionTask(TextTask[ScoredText, float]):
 
     @contextmanager
     def on_scale(self, model: PretrainedModel) -> Iterator[None]:
-        """Folds spread and mean into the last layer, so that its outputs are numbers like those of the file.
-
-        The layer learns (score - mean) / spread; with W and b scaled by the spread, and the mean added to b, the same
-        states give the score itself. Afterwards the layer is bit for bit what it was.
-        """
+        """Folds spread and mean into the last layer, so that it gives scores; afterwards restores it bit for bit."""
         last = _last(model)
         weight, bias = last.weight, last.bias
         learned = [parameter.detach().clone() for parameter in (weight, bias)]

@@ -1,10 +1,8 @@
 """The task of tagging words: named entities, parts of speech (Devlin et al. 2019, §5.3).
 
-Notable:
-- a word's tag is learned at its first piece alone, and in one window alone where a sentence is cut (`inference.tag`)
-- tags that mark entities (BIO, BIOES, or an `O` for the rest) are scored by entity F1, others by word accuracy
-- the model decides each word by itself, as in the paper: nothing forbids an `I-` after an `O`, and such tags are read
-  as the CoNLL script reads them; `--constrained` chooses the tags of a sentence together instead (Viterbi)
+A word's tag is learned at its first piece alone, and in one window alone where a sentence is cut (`inference.tag`). The
+model decides each word by itself, as in the paper: nothing forbids an `I-` after an `O`, and such tags are read as the
+CoNLL script reads them. `--constrained` chooses the tags of a sentence together instead (Viterbi).
 """
 
 from __future__ import annotations
@@ -190,10 +188,7 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
         return pipeline.told(outputs, self.rows(examples))
 
     def decided(self, pipeline: Tag, outputs: Tensor, examples: Sequence[TaggedWords]) -> TaggingTask:
-        """Returns the task with the odds against `O` that give the best entity F1, the least of equals.
-
-        The best F1 asks for more entities than are likely (Lipton et al. 2014).
-        """
+        """Returns the task with the odds against `O` of the best entity F1, least of equals (Lipton et al. 2014)."""
         if self.metric != "f1" or OUTSIDE not in self.labels:
             return self
         tried = [replace(self, outside=float(outside)) for outside in OUTSIDES]

@@ -1,10 +1,8 @@
 """What a task is: everything in which the shapes of fine-tuning differ (Devlin et al. 2019, figure 4).
 
-What a task *is*, it declares once, in its `TaskSpec`: the command line, the readers of files, the learning rate,
-predictions for whole files, the model card and the server's endpoints read it from there. What it *does* is in `Task`:
-which model it trains, how examples become sequences and labels, what is learned from them, how predictions are read
-off, and how they are scored. The run (`run.py`) knows nothing else about it. A task is a frozen dataclass whose fields
-are what the training file taught and `task.json` keeps.
+What a task *is*, it declares once, in its `TaskSpec`: command line, readers, predictions, model card and server read it
+from there. What it *does* is in `Task`; the run (`run.py`) knows nothing else about it. A task is a frozen dataclass
+whose fields are what the training file taught and `task.json` keeps.
 """
 
 from __future__ import annotations
@@ -90,7 +88,6 @@ def auto_model(name: str) -> tuple[str]:
 WINDOWS_LIMIT = (
     "Longer inputs are read in overlapping windows; what is farther apart than a window is never seen together."
 )
-"""The limit of a task that cuts long inputs."""
 
 
 FRESH_RATE = 1e-3
@@ -111,8 +108,7 @@ class TaskSpec:
     Attributes:
         name: the word on the command line and in `task.json`, such as `classify`; also the name of its pipeline.
         pipeline: predicts with a trained model; says which fields of the task it is given, and at which endpoint.
-        options: a dataclass of `bertsmith.settings`; its fields are options of `bertsmith finetune`, and
-            `Task.learned_from` receives it.
+        options: a dataclass of options of `bertsmith finetune`, which `Task.learned_from` receives.
         learning_rate: a peak to begin with; the paper's unless the task trains few and fresh weights.
         predicts_number: whether a mistake is a distance rather than a wrong choice.
         is_explained: whether its scores can be attributed to words.
@@ -134,10 +130,7 @@ class TaskSpec:
     has_baselines: bool = False
 
     def usual_rate(self, adapter: str | None, *, hidden_size: int, family: str = "bert") -> float:
-        """Returns a peak learning rate to begin with.
-
-        Small models were found to do best at the upper end of the rates tried, up to 3e-4 (Turc et al. 2019, §4.1).
-        """
+        """Returns a first peak learning rate; small models do best at high ones, to 3e-4 (Turc et al. 2019, §4.1)."""
         # 适配器和新写的层本来就用大学习率：与模型大小无关
         if adapter or self.learning_rate >= FRESH_RATE:
             return max(FRESH_RATE, self.learning_rate)
@@ -161,11 +154,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """What is never divided between two batches: one sequence, or all choices of a question, with its label.
-
-    Attributes:
-        label: as the task's `batch` understands it.
-    """
+    """What stays in one batch: one sequence, or all choices of a question, with a label for the task's `batch`."""
 
     input_ids: list[list[int]]
     token_type_ids: list[list[int]]
@@ -193,7 +182,6 @@ class Evaluation:
         classes: label → precision, recall, F1 and support, where the task has labels.
         confusion: `[K][K]` counts, true label by predicted one, in the order of `classes`; or None, also for very many.
         mistakes: the worst ones, worst first.
-        calibration: how far the probabilities can be trusted, where the task has some.
         thresholds: label → what a threshold of its own does for it, where the task has some.
         seen: how many of the examples stand in the training file as well, with the same texts.
         unseen: the metrics without these, where there are some of either kind.
@@ -329,11 +317,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         return encoded
 
     def batches(self, encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator) -> list[list[int]]:
-        """Divides the examples of an epoch into batches of at most `size`, as many in every epoch.
-
-        Returns:
-            The numbers of the examples of each batch, in the order of training.
-        """
+        """Divides the numbers of an epoch's examples into batches of at most `size`, as many in every epoch."""
         order = draws.permutation(len(encoded)).tolist()
         return [order[first : first + size] for first in range(0, len(order), size)]
 
@@ -438,11 +422,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     def weighed_score(
         self, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT], _weights: Sequence[float]
     ) -> float:
-        """Returns `selection_score` where each example counts by its weight.
-
-        Raises:
-            ConfigError: the metric of the task weighs no examples.
-        """
+        """Returns `selection_score` where each example counts by its weight; most tasks raise `ConfigError`."""
         raise ConfigError(f"the examples of {self.name} have no weights; leave them out")
 
     @abstractmethod
