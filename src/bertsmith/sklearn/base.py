@@ -62,9 +62,8 @@ def as_value_error() -> Iterator[None]:
 def texts_of(inputs: Any) -> list[tuple[str, str | None]]:
     """Returns each input as a text and a second one, None where there is none.
 
-    Args:
-        inputs: N texts: a list, an array, a series; or N rows of one or two texts: a list of pairs, an array [N, 2], a
-            data frame of one or two columns.
+    The inputs are N texts (a list, an array, a series), or N rows of one or two texts: a list of pairs, an array
+    [N, 2], a data frame of one or two columns.
     """
     found = []
     for number, row in enumerate(rows_of(inputs)):
@@ -148,12 +147,7 @@ WEIGHTS, TEXTS = (".safetensors",), (".json", ".txt", ".model")
 
 @dataclass(frozen=True)
 class PackedPipeline:
-    """A pipeline as its files.
-
-    Attributes:
-        files: path inside the folder → its bytes: safetensors, JSON and text.
-        precision: in which it computes; None for the usual one.
-    """
+    """A pipeline as its files: path inside the folder → its bytes (safetensors, JSON, text)."""
 
     name: str
     files: Mapping[str, bytes] = field(repr=False)
@@ -222,9 +216,7 @@ Model = str | Path | Pipeline
 # eq、repr 用 BaseEstimator 的：估计器按身份比较，显示时只列改过的参数
 @dataclass(eq=False, repr=False)
 class FineTuned(BaseEstimator):  # type: ignore[misc]
-    """An estimator that fine-tunes; inherited from `BaseEstimator`, whose parameters and clones scikit-learn relies on.
-
-    Its fields are the parameters, which `BertClassifier` explains; nothing is loaded before `fit`.
+    """An estimator that fine-tunes; `BertClassifier` explains its parameters, and nothing is loaded before `fit`.
 
     Attributes:
         pipeline_: predicts, after `fit`.
@@ -358,7 +350,6 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         return len(held) > 0
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Tells whether `fit` has been called."""
         return hasattr(self, "pipeline_")
 
     def _fitted(self) -> Any:
@@ -366,13 +357,11 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         return self.pipeline_
 
     def __sklearn_clone__(self) -> Any:
-        """Returns an unfitted copy; a live pipeline is shared."""
         if not isinstance(self.model, Pipeline):
             return super().__sklearn_clone__()
         return type(self)(**self.get_params(deep=False))
 
     def __sklearn_tags__(self) -> Any:
-        """Says that inputs are texts, and that each start may differ by its seed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True
         tags.input_tags.two_d_array = False
@@ -380,7 +369,6 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the parameters, with pipelines as the bytes of their folders."""
         state: dict[str, Any] = dict(super().__getstate__())
         for name, texts in (("pipeline_", state.get("_texts", {})), ("model", {})):
             if isinstance(state.get(name), Pipeline):
@@ -389,7 +377,6 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes what `__getstate__` returned."""
         unpacked = {k: v.unpacked() if isinstance(v, PackedPipeline) else v for k, v in state.items()}
         super().__setstate__(unpacked)
 

@@ -55,7 +55,7 @@ def _weighted(inputs: Any, targets: Any, weights: Any) -> tuple[list[Any], list[
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
-    """Fine-tunes a model to give texts, or pairs of texts, one of several classes.
+    """Fine-tunes a model to give texts, or pairs of texts, one of several classes (`classes_`, sorted).
 
     Examples:
         >>> from bertsmith.sklearn import BertClassifier
@@ -78,21 +78,15 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         random_state: a seed, or as scikit-learn has it.
         device: None takes the GPU where there is one.
         run_folder: keeps the run, with its figures; the same fit goes on there. None for a temporary one.
-        verbose: shows progress.
         settings: further settings of `bertsmith finetune` by name, such as `{"layer_decay": 0.9}`.
-
-    Attributes:
-        classes_: the classes, sorted.
     """
 
     class_weight: str | Mapping[Any, float] | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BertClassifier:  # noqa: N803
-        """Fine-tunes.
+        """Fine-tunes on N texts, or N pairs of texts, and their N classes.
 
         Args:
-            X: N texts, or N pairs of texts.
-            y: N classes.
             sample_weight: N weights, from 0, in the loss and in the choice of the epoch; a row of 0 is left out. None
                 for all alike. `evaluation_` counts all alike.
 
@@ -149,16 +143,10 @@ class BertRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BertRegressor:  # noqa: N803
-        """Fine-tunes.
-
-        Args:
-            X: N texts, or N pairs of texts.
-            y: N numbers.
-            sample_weight: as in `BertClassifier.fit`.
+        """Fine-tunes on N texts, or N pairs of texts, and their N numbers; `sample_weight` as in `BertClassifier.fit`.
 
         Raises:
-            EstimatorError: a row is no text, a label is no finite number, all are the same, or a parameter is
-                impossible.
+            EstimatorError: a row is no text, a label no finite number, all are the same, or a parameter is impossible.
         """
         rows, targets, weights = _weighted(X, y, sample_weight)
         scores = []
@@ -198,13 +186,11 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned)
         (1,)
 
     Args:
-        model: a model folder, `org/name` of the Hub, or a live pipeline.
         pooling: how the states of a text become a vector; None as the folder says.
         normalize: scale vectors to length 1.
         dims: keep only this many numbers; None keeps all.
         prompt: name of the prompt before every text; None as the folder says.
         n_epochs: passes over the rows, to learn from their classes; 0 takes the model as it is.
-        batch_size: texts in a step of learning.
     """
 
     pooling: Pooling | None = None
@@ -215,7 +201,6 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned)
     batch_size: int = 64
 
     def __sklearn_tags__(self) -> Any:
-        """Says besides that the dtype of the vectors is not that of the inputs."""
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
         return tags
@@ -268,7 +253,7 @@ def _single(inputs: Any) -> list[str]:
 
 
 class BertTagger(FineTuned):
-    """Fine-tunes a model to tag words: entities, parts of speech; its parameters are those of `BertClassifier`.
+    """Fine-tunes a model to tag words, such as names; parameters as in `BertClassifier`. `classes_`: the tags, sorted.
 
     Examples:
         >>> from bertsmith.sklearn import BertTagger
@@ -276,17 +261,10 @@ class BertTagger(FineTuned):
         >>> tagger = BertTagger("run/model", n_epochs=1, random_state=0).fit(words, tags)
         >>> len(tagger.predict([["Ben", "sang", "too"]])[0])
         3
-
-    Attributes:
-        classes_: the tags, sorted.
     """
 
     def fit(self, X: Any, y: Any) -> BertTagger:  # noqa: N803
-        """Fine-tunes.
-
-        Args:
-            X: N sentences, each a list of words.
-            y: N lists of tags, one a word.
+        """Fine-tunes on N sentences, each a list of words, and N lists of tags, one a word.
 
         Raises:
             EstimatorError: a sentence is no list of words, has another number of tags, or there is one tag only.
