@@ -1,13 +1,9 @@
 """The question-answering pipeline: the stretch of a passage that answers a question (Devlin et al. 2019, §4.2, §4.3).
 
-Notable:
-- a passage that is too long is read in overlapping windows; all their spans compete for the answer
-- every span is considered, not only those of the best few starts and ends; the search runs beside the model, for all
-  sequences of a batch at once, and only the best of each leave the device
-- fine-tuning and prediction cut alike: a model answers from windows like those it learned from
+- a passage that is too long is read in overlapping windows, cut as in fine-tuning; all their spans compete
+- every span is considered, not only those of the best starts and ends; only the best of a window leave the device
 - an answer is given by characters, so that it is exactly what stands in the passage
 - beside a linear model over words (see `spans`), the scores of tokens become those of words, and both are added up
-- memory does not grow with the number of questions: see `Answer.stream`
 """
 
 from __future__ import annotations
@@ -46,9 +42,8 @@ UNREAD = -100.0
 class Window(NamedTuple):
     """A question with a stretch of its passage, as the model reads them: `[CLS] question [SEP] passage [SEP]`.
 
-    Attributes:
-        token_type_ids: 0 up to the first `[SEP]`, then 1; all 0 for a tokenizer that knows a single segment.
-        head: how many tokens come before the passage.
+    `token_type_ids` are 0 up to the first `[SEP]`, then 1; all 0 for a tokenizer that knows a single segment. `head`
+    tokens come before the passage.
     """
 
     input_ids: list[int]
@@ -74,9 +69,7 @@ class PassageTokens(NamedTuple):
 class WindowedQuestion:
     """A question and its passage, to be read in windows.
 
-    Attributes:
-        head: `[CLS] question [SEP]`, or as the tokenizer's template says.
-        room: tokens of the passage that fit beside the question.
+    `head` is `[CLS] question [SEP]`, or as the tokenizer's template says; `room` tokens of the passage fit beside it.
     """
 
     head: list[int]
@@ -98,10 +91,8 @@ class WindowedQuestion:
 class WindowCutter:
     """Cuts questions and passages into windows; consecutive questions on one passage tokenize it once.
 
-    Args:
-        max_length: most ids in a window, special tokens included.
-        stride: tokens of the passage that neighbouring windows share; at most half a window, whatever it says, so that
-            a long question cannot make the windows crawl.
+    A window has at most `max_length` ids, special tokens included. Neighbours share `stride` tokens of the passage, but
+    at most half a window: so a long question cannot make the windows crawl.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_length: int, stride: int) -> None:
@@ -257,13 +248,9 @@ class Answer(LinearPipeline, name="answer"):
         return list(self.stream(zip(questions, contexts, strict=True)))
 
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Answered]:
-        """Answers questions as they come, for files that are too large to hold; errors as in `__call__`.
+        """Answers pairs of question and passage as they come, in bounded memory; errors as in `__call__`.
 
-        Args:
-            pairs: questions with their passages; read a little ahead, questions on one passage best in a row.
-
-        Yields:
-            The answers in the same order.
+        The pairs are read a little ahead; questions on one passage are best in a row. The answers keep their order.
         """
         if self.words is not None:
             some = iter(pairs)
@@ -345,7 +332,6 @@ def _of_words(passage: PassageTokens, scores: NDArray[np.float64]) -> NDArray[np
 
 
 def _span_scores(model: ModelForQuestionAnswering, batch: RaggedBatch) -> Tensor:
-    """Returns [T, 2], start and end scores."""
     return torch.stack([part.float() for part in model(batch)], -1)
 
 
@@ -353,9 +339,7 @@ def _span_scores(model: ModelForQuestionAnswering, batch: RaggedBatch) -> Tensor
 class BestSpans:
     """Reads the best spans of every window; a value, so that an engine sees which calls read alike.
 
-    Attributes:
-        separator: the id of `[SEP]`.
-        borders: how many of them stand between question and passage; 0 where segments tell them apart.
+    Between question and passage stand `borders` ids `separator` (`[SEP]`); 0 where segments tell them apart.
     """
 
     count: int
@@ -393,9 +377,8 @@ def best_of_each(
 
     Returns:
         [N, 1 + count, 3] float32: first token, last token and score; tokens are counted within the sequence. The first
-        row is "no answer", the span from `[CLS]` to `[CLS]`; then the best spans of the passage as `best_spans` finds
-        them, best first. Where scores are equal, the earlier start comes first, then the shorter span. Rows with minus
-        infinity fill up where there are fewer spans.
+            row is "no answer", the span from `[CLS]` to `[CLS]`; then the best spans as `model.best_spans` finds them,
+            best first: of equal scores the earlier start, then the shorter. Rows with minus infinity fill up.
     """
     start, end = (part.float() for part in scores)
     if outside is None:
@@ -421,8 +404,6 @@ def best_of_each(
 
 
 class _Reading:
-    """What was found of one question so far."""
-
     def __init__(self, question: WindowedQuestion) -> None:
         self.question = question
         self.null_score = math.inf

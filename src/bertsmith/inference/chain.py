@@ -1,12 +1,10 @@
 """A linear chain over tags: hashed features of words and their neighbours, and which tag follows which.
 
-Notable:
 - a conditional random field (Lafferty et al. 2001): the score of a sentence's tags is the sum of what the features of
   its words say and of what each tag says of the next; probabilities are those of whole sentences
-- features are what a word looks like (itself, its shape, its first and last characters) and what stands around it
-  (Ratnaparkhi 1996; Toutanova et al. 2003); each is a number, its hash, so there is no vocabulary
-- everything is done on the characters of many sentences at once, in NumPy; forward and backward (Rabiner 1989) take a
-  step for all sentences together
+- features are what a word looks like and what stands around it (Ratnaparkhi 1996; Toutanova et al. 2003); each is a
+  number, its hash, so there is no vocabulary
+- NumPy works on many sentences at once; forward and backward (Rabiner 1989) take a step for all of them together
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ Floats = NDArray[np.float64]
 class Chain(LinearModel):
     """A linear-chain conditional random field over hashed features of words; its outputs are of each word.
 
-    Attributes:
-        transitions: [K, K] float32, what the tag of a row says of the tag of a column behind it.
+    `transitions` [K, K] float32: what the tag of a row says of the tag of a column behind it.
     """
 
     most = 1 << BITS
@@ -97,9 +94,8 @@ class Chain(LinearModel):
 class Steps:
     """The words of sentences that lie end to end, by their place in the sentence.
 
-    Attributes:
-        words: for each place the numbers of the words there, those of longer sentences first.
-        later: the numbers of all words but the first of each sentence.
+    For each place, `words` holds the numbers of the words there, those of longer sentences first; `later` holds the
+    numbers of all words but the first of each sentence.
     """
 
     words: tuple[Ints, ...]
@@ -122,11 +118,10 @@ def chances(scores: Floats, transitions: Floats, steps: Steps) -> tuple[float, F
     Args:
         scores: [W, K], of each tag for each word.
         transitions: [K, K], of each tag behind each.
-        steps: which words make sentences.
 
     Returns:
         The sum of the sentences' log normalizers; [W, K], the probability of each tag for each word; [K, K], how many
-        times a tag is expected behind another.
+            times a tag is expected behind another.
     """
     top, most = scores.max(1, keepdims=True), transitions.max(initial=0.0)
     factors = np.exp(np.maximum(scores - top, LEAST))
@@ -216,7 +211,6 @@ def kinds_in_short(codes: Hashes, starts: Ints) -> Hashes:
 
 
 def _shapes(codes: Hashes) -> Hashes:
-    """Returns the kind of each character, hashed."""
     unique, places = np.unique(codes, return_inverse=True)
     return spread(np.array([_kind(code) for code in unique.tolist()], dtype=np.uint32)[places])
 
@@ -229,10 +223,7 @@ def _kind(code: int) -> int:
 
 
 def _affixes(mixed: Hashes, starts: Ints) -> tuple[list[tuple[Hashes, NDArray[np.bool_]]], ...]:
-    """Returns the hashes of the first and of the last 1 to 5 characters, and which words are as long as that.
-
-    Of a shorter word it is the hash of the whole.
-    """
+    """Returns hashes of the first and of the last 1 to 5 characters (or of all), and which words are that long."""
     ends = np.append(starts[1:], len(mixed))
     sides: list[list[tuple[Hashes, NDArray[np.bool_]]]] = []
     for first, step in ((starts, 1), (ends - 1, -1)):

@@ -85,9 +85,7 @@ class ClassSettings(TextSettings):
 class TextPipeline(LinearPipeline):
     """What the pipelines over texts or pairs of texts share: what they take, and what the model's outputs must mean.
 
-    Attributes:
-        problem_type: what `config.problem_type` says of such a model.
-        paired: whether the model was trained on pairs; None where that is not known.
+    `problem_type` is that of the model's `config`; `paired` tells whether it was trained on pairs, None if not known.
     """
 
     architectures = (ModelForSequenceClassification,)
@@ -198,11 +196,7 @@ class Classify(TextPipeline, name="classify"):
 
     @one_or_many
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
-        """Classifies texts; longer ones are cut to what the model reads.
-
-        Args:
-            pairs: N second texts, where the classifier was trained on pairs.
-        """
+        """Classifies N texts, or pairs where it was trained on them; longer ones are cut to what the model reads."""
         return self.told(self.logits(texts, pairs))
 
     def told(self, logits: Tensor) -> list[Prediction]:
@@ -454,10 +448,7 @@ class Rank(Pipeline, name="rank"):
         return super().is_for(architecture, config) and is_ranker
 
     def __call__(self, query: str, texts: Sequence[str]) -> list[Ranked]:
-        """Ranks texts for one query.
-
-        Returns:
-            All of them, best first; equals in the order they were given.
+        """Ranks texts for one query, best first; equals stay in the order they were given.
 
         Raises:
             InputError: the query is no string, or a single string was given for the texts.
@@ -472,10 +463,9 @@ class Rank(Pipeline, name="rank"):
         return [Ranked(index, scores[index], texts[index]) for index in order]
 
     def scores(self, queries: Sequence[str], texts: Sequence[str]) -> NDArray[np.float64]:
-        """Scores pairs of N queries and N texts; where the two are too long together, the longer one is cut.
+        """Returns [N], scores of queries with texts, in [0, 1] where the activation is the sigmoid.
 
-        Returns:
-            [N], in [0, 1] where the activation is the sigmoid.
+        Where the two are too long together, the longer one is cut.
         """
         # 双精度的 sigmoid：float32 在 17 以上就饱和为 1，高分之间会并列
         logits = self.logits(queries, texts).double()
@@ -513,14 +503,9 @@ class Choose(Pipeline, name="choose"):
 
     @one_or_many
     def __call__(self, contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Choice]:
-        """Chooses for every context; where the two are too long together, the longer one is cut.
+        """Chooses for each of Q contexts among its choices, one or more; of equal scores the earlier wins.
 
-        Args:
-            contexts: Q texts.
-            choices: for each of them its choices, one or more.
-
-        Returns:
-            Q choices in the same order; of equal scores the earlier one wins.
+        Where a context and a choice are too long together, the longer one is cut.
 
         Raises:
             InputError: a string was given for a list, the numbers differ, or a context has no choice.

@@ -1,12 +1,10 @@
 """Batches through a compiled graph: ONNX Runtime or OpenVINO behind the same pipelines.
 
-For a dozen tokens the time is in starting forty small operations and in reading the weights. A compiled graph starts
-fewer and reads them better, and computes long batches faster on some processors. So the backbone of a model keeps its
-own forward, and hands batches to a graph: short ones, long ones, or all. Heads and pooling are the model's own: every
-pipeline works, with the same results to rounding.
+For a dozen tokens the time is in starting forty small operations and in reading the weights: a graph starts fewer and
+reads them better. On some processors it also computes long batches faster. So a backbone hands short batches, long ones
+or all to a graph. Heads and pooling stay the model's own: every pipeline works, with the same results to rounding.
 
-The graph is made once (some ten seconds) and kept, see `bertsmith.inference.graph_cache`, and so is what `auto` has
-measured. A file that does not load is made again.
+A graph is made once (some ten seconds) and kept with what `auto` has measured, see `bertsmith.inference.graph_cache`.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ class EngineChoice:
 def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dict[str, CompiledForward], Path]:
     """Returns the graphs that may compute for a float32 backbone on the CPU, by engine, and where a verdict is kept.
 
-    Args:
-        kind: `auto` takes every engine that is installed; one that does not compute in the precision does in float32.
+    With `auto` these are all installed engines; one that lacks the precision computes in float32.
 
     Raises:
         ConfigError: a package of the engine is not installed, or it does not compute in this precision.
@@ -208,7 +205,6 @@ def _rectangles(lengths: NDArray[Any]) -> Iterator[NDArray[np.intp]]:
 
 
 def _digest(backbone: Backbone) -> str:
-    """Returns a digest of a backbone's weights and its shape."""
     weights = hashlib.blake2b(digest_size=16)
     for name, tensor in backbone.state_dict().items():
         weights.update(name.encode())
@@ -217,7 +213,6 @@ def _digest(backbone: Backbone) -> str:
 
 
 def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: int, plain: Path) -> Graph:
-    """Returns a backbone's graph, from the cache where it is there and whole."""
     from bertsmith.model.graph import write_backbone
 
     folder, runtime = make_folder(cache_folder()) / name, RUNTIMES[kind]

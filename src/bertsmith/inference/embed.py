@@ -1,14 +1,11 @@
 """Texts as vectors, how alike two texts are, and what a folder of sentence-transformers says of both.
 
-Notable:
-- how the states of a text's tokens become one vector is called pooling; what a folder says about it, about how much of
-  a text is read and about what stands before it (`query: `, `passage: `) is followed; otherwise it is the mean, of all
-  that the model reads
+- pooling makes one vector of the states of a text's tokens: as the folder says, else the mean of all that is read
+- a folder's limits on length and its prompts (`query: `, `passage: `) are followed, too
 - `last-four` is the feature-based use of the paper (Devlin et al. 2019, §5.3, table 7): the last four layers side by
   side, for a model that was never tuned to make vectors of texts
 - a text's vector does not depend on what it is embedded with, but for the rounding of float32
-- a folder lists the steps from text to vector in `modules.json`. One that would change the vectors and is not known is
-  refused: vectors that look right and are of another model are worse than none
+- a step in `modules.json` that is not known is refused: vectors that look right and are wrong are worse than none
 """
 
 from __future__ import annotations
@@ -94,8 +91,7 @@ class Embed(Pipeline, name="embed"):
     """Turns texts into vectors.
 
     Attributes:
-        unit_length: whether it scales vectors to length 1 before.
-        hidden_size: H, width of a vector; four times that with `last-four`.
+        unit_length: whether `compare` scales vectors to length 1 first; for cosines it always does.
     """
 
     architectures = (
@@ -192,8 +188,7 @@ class Embed(Pipeline, name="embed"):
     ) -> Iterator[NDArray[np.float32]]:
         """Embeds texts as they come, in bounded memory; arguments and errors as in `__call__`.
 
-        Yields:
-            [n, width] float32, the vectors of the next n texts, in order, some thousands at a time.
+        Yields [n, width] float32, the vectors of the next n texts, in order, some thousands at a time.
         """
         width, before = self.width(pooling, dims), self.prompt_text(prompt)
         # 一个字符串也能逐个迭代：那会把每个字当成一条文本
@@ -207,13 +202,9 @@ class Embed(Pipeline, name="embed"):
     def compare(
         self, texts: Sequence[str], others: Sequence[str] | None = None, *, pooling: Pooling | None = None
     ) -> NDArray[np.float32]:
-        """Compares every text with every other, by the similarity of the folder.
+        """Compares N texts with M others, or with one another, by the similarity of the folder.
 
-        Args:
-            others: M texts; None compares the texts with one another.
-
-        Returns:
-            [N, M] float32, a row for each text; more is more alike. Cosines are in [-1, 1].
+        Returns [N, M] float32, a row for each text; more is more alike. Cosines are in [-1, 1].
         """
         require_list(texts)
         require_list(() if others is None else others)
@@ -432,8 +423,7 @@ def length_limit(folder: Path, config: ModelConfig) -> int:
 def copy_sentence_files(source: Path, target: Path) -> None:
     """Gives a copy of a model folder what its source says of vectors; nothing where that says nothing.
 
-    Args:
-        source: the model folder; also one whose vectors are not known here, since the encoder may serve other ends.
+    The source may be of a kind that `Embed` refuses, since its encoder may serve other ends.
     """
     steps = {Path(step.get("path") or ".") for step in _steps(source / "modules.json")}
     found = [source / name for name in _FILES]

@@ -1,11 +1,9 @@
 """Files of any size as one file of vectors: a row for every line, in bounded memory, resumable at any moment.
 
-Notable:
-- the work is cut into parts of some thousand lines; a finished part lies in `OUT.parts` and is there whole or not at
-  all, so the same command resumes where an earlier one was killed
-- a part depends on its lines and the request alone, so the result is the same to the byte after any number of kills
-- row = line, always: a blank line gives a row of zeros, which is like nothing, rather than a vector of no text
-- with several workers a file is a unit of work; all parts are put together at the end, in the order of the files
+- the work is cut into parts of some thousand lines; each is in `OUT.parts` whole or not at all, so the same command
+  resumes where an earlier one was killed
+- a part depends on its lines and the request alone: the result is the same to the byte after any number of kills
+- row = line, always: a blank line gives a row of zeros, which is like nothing
 """
 
 from __future__ import annotations
@@ -316,7 +314,7 @@ def _parts_of_all(work: _FileWork, todo: Sequence[_File]) -> list[_Part]:
 
 
 def _put_together(out: Path, parts: Sequence[_Part], lines: int, width: int) -> int:
-    """Writes all parts, one after the other, as one file; returns the number of blank rows."""
+    """Writes all parts as one file; returns the number of blank rows."""
     blank = 0
     with atomic_path(out) as temporary:
         writer = _write_npy if out.suffix == ".npy" else _write_parquet
@@ -353,7 +351,6 @@ def _write_parquet(handle: BinaryIO, blocks: Iterator[NDArray[np.float32]], _lin
 
 @functools.lru_cache(maxsize=1)
 def _loaded(folder: str, _folder_state: str, settings: EmbedSettings) -> Embed:
-    """Loads the pipeline, once in a process for each state of the folder."""
     return Embed.load(folder, precision=settings.precision, batch_tokens=settings.batch_tokens, engine=settings.engine)
 
 

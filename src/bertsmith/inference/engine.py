@@ -1,14 +1,11 @@
 """The engine: many sequences through a model, fast and in order, in the precision that is asked for.
 
-Notable:
-- sequences are sorted by length and packed to a budget of tokens, so that a call is never too small to be efficient
-  nor too large for memory; results come back in the caller's order
+- sequences are sorted by length and packed to a budget of tokens, so that calls are neither too small nor too large
 - on a CPU several packs are computed at once, each on cores of its own: nothing waits for the slowest core after every
-  operation, as it does when all cores share one matmul (measured in `docs/notes/measurements.md`)
-- pipelines know the engine only by `SequenceRunner`, three methods, so that a server can put its own in the place
-- weights are cast or rounded, and laid out for the kernels, once: when they are first used
-- `int8` rounds the four matmuls of every block to 8 bits and nothing else; `auto` tries what the processor has, on
-  packs of the model's own shape, and takes the fastest that is faithful. Two runs of one precision compute the same
+  operation, as when all cores share one matmul (measured in `docs/notes/measurements.md`)
+- pipelines know the engine only by `SequenceRunner`, so that a server can put its own in the place
+- `int8` rounds the four matmuls of every block to 8 bits and nothing else; `auto` takes the fastest precision that is
+  faithful, measured on packs of the model's own shape
 """
 
 from __future__ import annotations
@@ -63,23 +60,18 @@ class SequenceRunner(Protocol):
     A `read` is a function of a module, or a frozen value with `__call__`: never a lambda, never bound to one call. Two
     calls of the same model whose `read` are equal may share a forward pass.
 
-    Attributes:
-        shares_cores: whether several passes, each in a thread of its own, divide the cores among them; the graph of a
-            library spreads each pass over all of them.
+    `shares_cores` tells whether passes in several threads divide the cores; a library's graph spreads each over all.
     """
 
     shares_cores: bool
 
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
-        """Maps every sequence to one row.
+        """Maps N non-empty sequences of ids, special tokens included, to [N, ...] float32 on the CPU, in their order.
 
         Args:
-            sequences: N non-empty sequences of ids with their special tokens; N is at least 1.
+            sequences: at least one.
             token_type_ids: segments in the same lengths, or None for all 0.
             read: calls the model on a batch of n sequences and returns [n, ...].
-
-        Returns:
-            [N, ...] float32 on the CPU, in the order of `sequences`.
         """
         ...
 
@@ -93,9 +85,7 @@ class SequenceRunner(Protocol):
     def run_positions(self, sequences: Ids, token_type_ids: Ids | None, positions: Ids, read: ReadAt) -> list[Tensor]:
         """Maps chosen tokens of every sequence to one row each: for each sequence, in order, [m, ...] float32.
 
-        Args:
-            positions: for each sequence, which of its tokens are read, counted from 0; there may be none.
-            read: calls the model on a batch and M places among its tokens, and returns [M, ...].
+        For each sequence, `positions` counts its tokens from 0, and may be empty. `read` returns [M, ...] for M places.
         """
         ...
 
@@ -141,9 +131,8 @@ DEFAULT = InferenceConfig()
 class Engine:
     """Runs a model over lists of id sequences: the `SequenceRunner` of every pipeline that no server has taken over.
 
-    Attributes:
-        choice: what the precision `auto` measured; None where nothing was left to choose.
-        kind: what computes short batches, an engine's name; `long_kind`: what computes the others.
+    `choice` is what the precision `auto` measured, if asked; `kind` and `long_kind` name the engines of short and long
+    batches.
     """
 
     def __init__(self, model: PretrainedModel, inference: InferenceConfig = DEFAULT) -> None:
@@ -166,7 +155,6 @@ class Engine:
             self._compile(inference.engine)
 
     def _compile(self, kind: EngineKind) -> None:
-        """Gives batches the engine that is asked for, where it can be had."""
         if self.device.type != "cpu":
             if kind != "auto":
                 raise ConfigError(f"engine {kind} is for the CPU, not for {self.device.type}; leave it out")
@@ -222,10 +210,7 @@ class Engine:
     ) -> Iterator[Pass]:
         """Computes the sequences pack by pack, as they come; on a CPU several packs at once.
 
-        Args:
-            token_type_ids: as in `run`.
-            read: is told which sequences a batch is of, in its order, and returns what is to be known of them; it may
-                be called from several threads.
+        `read` is told which sequences a batch is of, in its order; it may be called from several threads.
         """
 
         @torch.inference_mode()
@@ -248,8 +233,7 @@ class Engine:
 def stream_rows(engine: SequenceRunner, sequences: Iterable[Sequence[int]], read: Read) -> Iterator[Tensor]:
     """Maps every sequence of a long input to one row, in order, reading `PART` ahead; see `SequenceRunner.run`.
 
-    Yields:
-        [n, ...] float32 on the CPU, the rows of the next n sequences.
+    Yields [n, ...] float32 on the CPU, the rows of the next n sequences.
     """
     left = iter(sequences)
     while block := list(islice(left, PART)):
@@ -259,8 +243,7 @@ def stream_rows(engine: SequenceRunner, sequences: Iterable[Sequence[int]], read
 def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Groups sequences of similar length; yields lists of their numbers, together every number once.
 
-    Args:
-        budget: most tokens in a group; a longer single sequence makes a group of its own.
+    A group has at most `budget` tokens; a longer single sequence makes a group of its own.
     """
     pack: list[int] = []
     used = 0
@@ -358,9 +341,7 @@ class PrecisionTrial:
 class PrecisionChoice:
     """What `auto` chose, and why; `str` of it is a line for people.
 
-    Attributes:
-        trials: what was measured, float32 first.
-        not_tried: what this processor has no instructions for.
+    `trials` begin with float32; for `not_tried` this processor has no instructions.
     """
 
     precision: str

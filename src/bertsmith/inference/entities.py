@@ -26,12 +26,9 @@ _BARE = frozenset("BIESMO")
 
 @dataclass(frozen=True)
 class Transitions:
-    """Which tags of a scheme may stand where.
+    """Which tags of a scheme may stand where: `first` [K] and `last` [K] in a sentence, and `next` [K, K].
 
-    Attributes:
-        first: [K], whether a sentence may begin with the tag.
-        next: [K, K], whether the tag of a column may follow that of the row.
-        last: [K], whether a sentence may end with the tag.
+    `next` tells whether the tag of a column may follow that of the row.
     """
 
     first: NDArray[np.bool_]
@@ -56,11 +53,7 @@ class Entity:
 
 
 def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
-    """Reads the entities of one sentence.
-
-    Args:
-        plain: the tags have no prefix; every run of the same tag but `O` is an entity.
-    """
+    """Reads the entities of one sentence; if `plain`, tags have no prefix, and each run but of `O` is one."""
     if plain:
         return _runs(tags)
     entities = []
@@ -105,11 +98,8 @@ def transitions_of(labels: Sequence[str], *, iob1: bool = False) -> Transitions 
 def best_path(scores: NDArray[np.float64], transitions: Transitions) -> list[int]:
     """Finds the tags with the highest sum of scores among those that keep to the scheme (Viterbi 1967).
 
-    Args:
-        scores: [W, K], log-probabilities of each tag for each word.
-
-    Returns:
-        [W] numbers of tags; where no path keeps to the scheme, each word's best.
+    `scores` are [W, K] log-probabilities. Returns [W] numbers of tags; where no path keeps to the scheme, each word's
+    best.
     """
     if not len(scores):
         return []

@@ -56,8 +56,7 @@ class FillMask(Pipeline, name="fill-mask"):
         """Fills the masks of one text, or of many.
 
         Args:
-            texts: a text that holds `[MASK]` (or what the tokenizer calls it, such as `<mask>`) at least once, or a
-                list of such texts.
+            texts: each holds `[MASK]` (or what the tokenizer calls it, such as `<mask>`) at least once.
             top_k: most candidates per mask, at least 1.
             candidates: consider these words alone; each must be one piece of the vocabulary. Their probabilities are
                 those among all pieces, so they add up to less than 1: how little is itself an answer.
@@ -66,8 +65,7 @@ class FillMask(Pipeline, name="fill-mask"):
             For each mask, from left to right, its likeliest pieces, best first; for a list of texts, a list of that.
 
         Raises:
-            InputError: a text has no `[MASK]` or is longer than the model reads, `top_k` is out of range, or a
-                candidate is not one piece.
+            InputError: a text has no `[MASK]` or is too long, `top_k` is out of range, or a candidate is not one piece.
         """
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise InputError(f"top_k {top_k} is outside 1 to {self.tokenizer.vocab_size}, the vocabulary's size")
@@ -205,11 +203,10 @@ class Generate(Pipeline, name="generate"):
         temperature: float = 1.0,
         seed: int = 0,
     ) -> Generated | list[Generated]:
-        """Continues one text, or many.
+        """Continues one text, or many; an empty one lets the model begin by itself.
 
         Args:
-            texts: beginnings; an empty one lets the model begin by itself.
-            max_new_tokens: most pieces to write, at least 1; never more than the model has positions for.
+            max_new_tokens: at least 1; never more pieces are written than the model has positions for.
             top_p: draw among the likeliest pieces that have this probability together, in (0, 1] (Holtzman et al.
                 2020); None always takes the likeliest.
             temperature: over 1 flattens the distribution that is drawn from, below 1 sharpens it.

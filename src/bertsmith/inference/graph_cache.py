@@ -4,13 +4,11 @@
     CACHE/engines/DIGEST.json   which engine `auto` found fastest for a network
     CACHE/folders/DIGEST.json   which graph a model folder has, and what a short request needs besides it
 
-A name is a digest of all that the content depends on: weights or files, the shape, the versions of every package that
-wrote it, and the processor. So a graph of another version, or one that was optimized for another processor, is never
-opened; it is made again, under another name.
+A name is a digest of weights or files, shape, package versions and the processor: a graph of other ones is never
+opened.
 
-Importing torch takes longer than a hundred short requests. Where a folder's graph is in the cache, text needs the
-tokenizer, the graph and a mean; so `QuickEmbed` has these three, and loads the whole pipeline when it is asked for
-more: long inputs, another pooling, an attribute. The results are the same to 1e-5.
+Importing torch takes longer than a hundred short requests. `QuickEmbed` needs only the tokenizer, the graph and a mean;
+it loads the whole pipeline when it is asked for more. The results are the same to 1e-5.
 """
 
 from __future__ import annotations
@@ -75,9 +73,7 @@ def digest_of(*described: Any) -> str:
 class FolderCard:
     """What a short request to an encoder needs to know of its folder.
 
-    Attributes:
-        graph: name of the folder's graph; empty where measuring has found torch faster.
-        runtime: the library that runs it, and in which precision.
+    `graph` is empty where measuring has found torch faster; `runtime` is the library that runs it, in `precision`.
     """
 
     graph: str
@@ -118,8 +114,7 @@ def write_card(file: Path, card: FolderCard) -> None:
 def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any:
     """Loads an encoder for short requests; the whole pipeline where torch is faster, or the folder is not on this disk.
 
-    Args:
-        asked: the engine, precision and device that were asked for, since each has an answer of its own.
+    `asked` is the engine, precision and device that were asked for, since each has an answer of its own.
     """
     path = Path(folder)
     if not (path / "config.json").is_file():
@@ -214,7 +209,6 @@ def pooled(states: NDArray[np.float32], lengths: Sequence[int], pooling: str) ->
 
 
 def _card_of(whole: Embed) -> FolderCard:
-    """Returns what is to be known of a pipeline that was loaded with an engine for short requests."""
     graph = vars(whole.engine.model.backbone).get("forward") if hasattr(whole.engine, "model") else None
     is_plain = whole.pooling in ("mean", "cls", "max") and not whole.config.is_decoder and not whole.dims
     name, runtime, precision = (graph.name, graph.kind, graph.precision) if graph and is_plain else ("", "", "")

@@ -1,9 +1,7 @@
 """A linear model alone or beside an encoder: its file, and the pipelines whose folders may hold one.
 
-Notable:
-- `words.safetensors` holds the numbers of the features that training saw, with their weights: hashes, no vocabulary
-- beside an encoder the outputs of both are multiplied, each by what dev asked for, and added up: log odds or numbers
-- either part can be asked for alone; without an encoder there is no tokenizer, and no engine
+`words.safetensors` holds the features that training saw, as hashes, with their weights. Beside an encoder the outputs
+of both (log odds or numbers) are multiplied, each by what dev asked for, and added up; either can be asked for alone.
 """
 
 from __future__ import annotations
@@ -44,8 +42,7 @@ class LinearModel:
 
     Attributes:
         features: [F] int32, the numbers of the features that it knows, rising.
-        weights: [F, C] float32.
-        bias: [C] float32.
+        weights: [F, C] float32, with `bias` [C].
         mix: by what the encoder's outputs and these are multiplied, and what is added; without an encoder 0, 1, 0.
     """
 
@@ -106,8 +103,7 @@ def write_words(folder: Path, told: Mapping[str, Any], arrays: dict[str, Any]) -
 def read_words(folder: str | Path, kind: type[LinearT]) -> LinearT | None:
     """Returns the linear model of a folder; None where there is none.
 
-    Raises:
-        CheckpointError: the file is damaged, or holds one of another kind.
+    Raises CheckpointError where the file is damaged, or holds one of another kind.
     """
     path = model_folder(folder) / WORDS_FILE
     if not path.exists():
@@ -142,8 +138,7 @@ class LinearEngine:
 class LinearPipeline(Pipeline):
     """A pipeline whose folders may hold words alone, or words beside the encoder, whose outputs are added.
 
-    Attributes:
-        words: the linear model, alone or beside the encoder; None for none.
+    `words` is the linear model; None for none.
     """
 
     has_parts = True
@@ -193,11 +188,7 @@ class LinearPipeline(Pipeline):
         return pipeline
 
     def together(self, inputs: Sequence[Any], encoder: Callable[[], Tensor]) -> Tensor:
-        """Returns the outputs of the parts that there are.
-
-        Args:
-            encoder: gives the outputs of the encoder when it is called.
-        """
+        """Returns the outputs of the parts that there are; `encoder` gives those of the encoder when it is called."""
         if self.words is None:
             return encoder()
         if self.tokenizer is None:

@@ -1,8 +1,7 @@
 """The base of all pipelines, what they check before they compute, and how one is found for a folder.
 
-A pipeline is the few lines between the tokenizer and the engine: how inputs become sequences, and how what the model
-computes becomes a result. Everything else is here, once: loading a folder with the settings of its `task.json`,
-checking that tokenizer and model fit, and being found by name. A subclass declares what it is:
+A pipeline says how inputs become sequences, and how what the model computes becomes a result. Everything else is here,
+once. A subclass declares what it is:
 
     class Classify(TextPipeline, name="classify"):
         architectures = (ModelForSequenceClassification,)
@@ -83,9 +82,7 @@ class Pipeline:
         endpoints: paths of the server that answer with it.
         is_causal: whether its model reads from left to right (True) or both ways (False); None for either.
 
-    Attributes:
-        engine: what runs the model; may be replaced.
-        labels: the names of the model's outputs, in their order; None where they have none.
+    The `engine` that runs the model may be replaced; `labels` name the model's outputs in order, or are None.
     """
 
     name: ClassVar[str] = ""
@@ -131,9 +128,7 @@ class Pipeline:
         batch_tokens: int = 0,
         engine: EngineKind = "torch",
     ) -> PipelineT:
-        """Loads a model folder: what `bertsmith finetune` has written, or another of the same architecture.
-
-        The arguments besides the folder are those of `InferenceConfig`.
+        """Loads a model folder, fine-tuned or another of the same architecture; arguments as in `InferenceConfig`.
 
         Raises:
             CheckpointError: the folder holds no such model, or its `task.json` is damaged or of another task.
@@ -203,10 +198,7 @@ def pipeline_named(name: str) -> type[Pipeline]:
 
 
 def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
-    """Returns the names of the pipelines that a model folder is good for.
-
-    A fine-tuned folder is used for what it was fine-tuned for, and nothing else.
-    """
+    """Returns the names of the pipelines that a folder is good for; a fine-tuned one only for what it learned."""
     task = read_task_file(folder).get("task")
     if task is not None:
         return (str(task),)

@@ -28,8 +28,7 @@ Given = Mapping[str, NDArray[np.int64]]
 class Graph(Protocol):
     """A network that is ready to run; several threads may call it.
 
-    Attributes:
-        inputs: which of `input_ids`, `attention_mask` and `token_type_ids` it reads, all [N, S].
+    Its `inputs` are among `input_ids`, `attention_mask` and `token_type_ids`, all [N, S].
     """
 
     inputs: tuple[str, ...]
@@ -40,12 +39,9 @@ class Graph(Protocol):
 
 
 class Runtime(ABC):
-    """A library that runs graphs.
+    """A library that runs graphs in some `precisions`.
 
-    Attributes:
-        packages: what must be installed, with what the export itself needs.
-        extra: of this package, which installs them.
-        precisions: in which it computes.
+    It and the export need `packages`, which the `extra` of this package installs.
     """
 
     packages: ClassVar[tuple[str, ...]]
@@ -58,11 +54,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def open(self, folder: Path, precision: str, threads: int) -> Graph:
-        """Opens a graph; its calls share the threads.
-
-        Raises:
-            Exception: the files are damaged; the libraries have errors of many kinds.
-        """
+        """Opens a graph, whose calls share the threads; a damaged file raises one of the libraries' many errors."""
 
 
 class OnnxRuntime(Runtime):
@@ -144,7 +136,6 @@ class OpenVino(Runtime):
 
 @functools.cache
 def _openvino_core() -> Any:
-    """Returns the one core of the process."""
     import openvino
 
     # 每个 Core 会换掉信号的备用栈，释放时再还原：几个 Core 先后释放，还原的就是已释放的栈，

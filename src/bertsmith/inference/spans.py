@@ -1,13 +1,11 @@
 """A linear model over the words of a passage: where the answer to a question begins and ends, with hashed features.
 
-Notable:
-- a passage's words are a chain of six states: before the answer, its only word, its first, inside, its last, behind it.
-  So the score of a span is what its first word says of beginning, its last of ending, and each of its words of being
-  inside; probabilities are those of all spans, by forward and backward (see `chain`)
-- features are how a word looks, its neighbours, how near it stands to words of the question, and how well its sentence
-  fits the question; all of it beside how the question asks: its first words, and those that the passage lacks ("how
-  many", "what year", 哪 年), so no list of question words is needed (after Rajpurkar et al. 2016, §5)
-- each feature is a number, its hash; there is no vocabulary
+- a passage's words are a chain of six states: before the answer, its only word, its first, inside, its last, behind it;
+  a span's score adds up its first word's for beginning, its last's for ending and each word's for being inside;
+  probabilities are those of all spans (see `chain`)
+- features are how a word looks, its neighbours, how near it is to words of the question, and how well its sentence
+  fits; all beside how the question asks: its first words, and those that the passage lacks ("how many", 哪 年), so no
+  list of question words is needed (after Rajpurkar et al. 2016, §5)
 """
 
 from __future__ import annotations
@@ -99,12 +97,11 @@ class Spans(LinearModel):
 
 
 def span_chances(scores: Floats, sizes: Sequence[int], *, none: bool) -> tuple[float, Floats]:
-    """Sums over all answers of all questions.
+    """Sums over all answers of all questions, and over no answer where there may be `none`.
 
     Args:
         scores: [W, 4], `OUTPUTS` for each word.
         sizes: words of each passage, W together.
-        none: whether there may be no answer.
 
     Returns:
         The sum of the questions' log normalizers; [W, 4], how many times each output is expected to count.
@@ -124,12 +121,9 @@ def span_chances(scores: Floats, sizes: Sequence[int], *, none: bool) -> tuple[f
 
 
 def best_word_spans(scores: Floats, most: int, count: int) -> list[tuple[float, int, int]]:
-    """Returns the best answers of one passage, best first: score, first and last word; the earlier and shorter first.
+    """Returns the `count` best answers of at most `most` words in one passage: score, first and last word.
 
-    Args:
-        scores: [W, 4].
-        most: words of the longest.
-        count: how many.
+    Best first, of equals the earlier, then the shorter. The scores are [W, 4].
     """
     inside = np.concatenate([[0.0], np.cumsum(scores[:, 1])])
     starts, ends = scores[:, 0] - inside[:-1], scores[:, 2] + inside[1:]
@@ -178,8 +172,7 @@ def passage_words(context: str) -> _Passage:
 def looks(question: str, context: str) -> Ints:
     """Returns the features of a passage's W words beside a question, [W, T]: numbers below 2^20.
 
-    Raises:
-        InputError: the question or the passage holds no word.
+    Raises InputError where the question or the passage holds no word.
     """
     passage = passage_words(context)
     asked = [question[start:end].lower() for start, end in words_in(question)]

@@ -1,12 +1,10 @@
 """Tagging: a tag for every word, and entities as spans of characters (Devlin et al. 2019, §5.3).
 
-Notable:
-- a word's tag is read at its first piece; no word goes without: one that is cut into no piece (a soft hyphen, say)
-  stands in the sequence as `[UNK]`, in training as well, and is tagged from its context
+- a word's tag is read at its first piece; a word without pieces (a soft hyphen, say) stands as `[UNK]`
 - a sentence longer than the model reads is cut at word borders into windows that overlap; each word is read, and
   learned, in one window only: the one where it has most context on both sides
-- training (`finetune.tag`) and prediction share the windows, so a given word is always seen as it was learned; in a
-  raw text, words end at punctuation too, and may be other ones than those of the file that was learned
+- training (`finetune.tag`) and prediction share the windows, so a given word is always seen as it was learned; in a raw
+  text, words end at punctuation too, and may be other ones than those of the file that was learned
 """
 
 from __future__ import annotations
@@ -94,10 +92,8 @@ class WordPieces:
 class WordWindow:
     """A sequence for the model, and what is read from it.
 
-    Attributes:
-        input_ids: [S] ids, `[CLS]` and `[SEP]` included.
-        words: numbers of the words, within the sentence, whose tags are read here.
-        positions: where among the S tokens each of them begins.
+    Of `words` the tags are read here; `positions` is where each begins among `input_ids` [S], `[CLS]` and `[SEP]`
+    included.
     """
 
     sentence: int
@@ -109,9 +105,7 @@ class WordWindow:
 class Tag(LinearPipeline, name="tag"):
     """Tags words, or finds entities in texts.
 
-    Attributes:
-        constrained: as in `TagSettings`; may be set where the labels have a scheme.
-        outside: as in `TagSettings`; may be set.
+    `outside`, and `constrained` where the labels have a scheme, are as in `TagSettings` and may be set.
     """
 
     settings = TagSettings
@@ -227,11 +221,7 @@ class Tag(LinearPipeline, name="tag"):
 
 @dataclass(frozen=True)
 class FeatureSettings(TaskFile):
-    """What `task.json` says of the network.
-
-    Attributes:
-        layers: which states of the encoder are its features, as in `LayerFeatures`.
-    """
+    """What `task.json` says of the network; `layers` are the encoder's states it reads, as in `LayerFeatures`."""
 
     required: ClassVar[tuple[str, ...]] = (*TaskFile.required, "labels", "layers", "tagger_head", "tagger_head_size")
 
@@ -308,13 +298,10 @@ def words_in_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[Wor
 
 
 def word_windows(tokenizer: Tokenizer, sentences: Sequence[WordPieces], max_length: int) -> Iterator[WordWindow]:
-    """Lays sentences out as sequences of at most `max_length` ids; every word is read in exactly one of them.
+    """Lays sentences out in order, as sequences of at most `max_length` ids; every word is read in exactly one.
 
     Of a single word with more pieces than a sequence holds the first ones are kept. A sentence without words gives no
     window.
-
-    Yields:
-        The windows, by sentence and from left to right.
     """
     template = tokenizer.template
     room = max_length - template.size(pair=False)
@@ -330,10 +317,7 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[WordPieces], max_leng
 
 
 def _spans(bounds: list[int], room: int) -> Iterator[tuple[int, int, range]]:
-    """Yields for each window its first word, the one behind its last, and the words that are read in it.
-
-    `bounds` [W+1] are the first piece of each of W words, and the number of pieces; `room` is the most in a window.
-    """
+    """Yields each window's first word, the one behind its last, and those read in it, from pieces `bounds` [W+1]."""
     count = len(bounds) - 1
     windows = [(0, bisect_right(bounds, room) - 1)]
     while (last := windows[-1][1]) < count:
@@ -359,7 +343,6 @@ def _shortened(sentence: WordPieces, room: int) -> WordPieces:
 
 
 def _by_sentence(ids: NDArray[np.int32], sizes: NDArray[np.int64], counts: Sequence[int]) -> list[WordPieces]:
-    """Divides the pieces of all words among sentences of `counts` words."""
     words = [0, *accumulate(counts)]
     pieces = np.concatenate([[0], np.cumsum(sizes)])[words].tolist()
     all_ids, all_sizes = ids.tolist(), sizes.tolist()

@@ -1,8 +1,7 @@
 """`task.json`, beside `config.json` in a fine-tuned folder: what the model is for, and how it is to be read.
 
-It holds what the field's `config.json` has no place for: the task's name, the longest sequence it was trained on,
-thresholds, how long an answer may be. Folders of other origin have none, and are read with defaults. Each reader takes
-from the file what it knows (`read_settings`) and leaves the rest to others.
+It holds what `config.json` has no place for. Folders of other origin have none, and are read with defaults. Each reader
+takes from the file what it knows (`read_settings`) and leaves the rest to others.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ USAGE_FILE = "config_sentence_transformers.json"
 class TaskFile:
     """What every `task.json` says; a pipeline with settings of its own extends it.
 
-    Attributes:
-        max_length: most ids of the sequences that the model was trained on; 0 for as many as it reads.
-        required: fields that a file must have; the defaults of these are for folders without the file.
+    `max_length` is the most ids of a sequence in training; 0 for as many as the model reads. A file must have the
+    fields of `required`: their defaults are for folders without one.
     """
 
     required: ClassVar[tuple[str, ...]] = ("task", "max_length")

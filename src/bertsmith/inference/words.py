@@ -1,13 +1,11 @@
 """A linear model over words and pieces of words: hashed n-grams, weighed by their rarity.
 
-Notable:
-- features are words and pairs of words, and runs of two to five characters within words with their edges; characters
-  of scripts without spaces (Chinese, Japanese, Thai …) are words of their own, so no segmenter is needed
+- features are words and pairs of words, and runs of two to five characters within words with their edges; characters of
+  scripts without spaces are words of their own, so no segmenter is needed
 - an n-gram is a number, its hash (Weinberger et al. 2009): there is no vocabulary
 - words and characters are each weighed by 1 + log count and by rarity, and scaled to length 1 (Salton and Buckley
   1988); of pairs so are the second texts, what both texts hold, and how alike the two are
-- everything is done on the code points of many texts at once, in NumPy: no loop over texts, words or n-grams
-- an encoder beside it may be one that stays as it was, with a linear layer over its states here
+- NumPy works on the code points of many texts at once: no loop over texts, words or n-grams
 """
 
 from __future__ import annotations
@@ -54,10 +52,8 @@ SIMILARITIES = 6 << BITS
 class StatesLayer:
     """A linear layer over the pooled states of an encoder that was not trained (Devlin et al. 2019, §5.3).
 
-    Attributes:
-        pooling: how the states of a text become one vector of W numbers, see `Embed`.
-        weights: [W, C] float32, C as in `Words`.
-        bias: [C] float32.
+    `pooling`, as in `Embed`, makes W numbers of a text's states; `weights` are [W, C], `bias` [C] float32, C as in
+    `Words`.
     """
 
     pooling: str
@@ -75,7 +71,6 @@ class Words(LinearModel):
 
     Attributes:
         problem: one of `PROBLEM_TYPES`: what the outputs mean.
-        paired: whether it reads pairs of texts.
         rarity: [F] float32, 1 + log((1 + texts) / (1 + texts with it)).
         states: what gives the encoder's outputs where it has no head of its own.
     """
@@ -238,10 +233,9 @@ def _block(keys: Ints, counts: NDArray[np.float64], number: int) -> Entries:
 
 
 def ngrams(texts: Sequence[str]) -> tuple[tuple[Ints, Hashes], tuple[Ints, Hashes]]:
-    """Hashes the n-grams of N texts, lower-cased.
+    """Hashes the n-grams of N texts, lower-cased: the text number and the hash of each.
 
-    Returns:
-        Of words and pairs of words, then of runs of 2 to 5 characters: the text number and the hash of each.
+    Words and pairs of words come first, then runs of 2 to 5 characters.
     """
     joined = "\n".join(text.replace("\n", " ") for text in texts).lower()
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -284,15 +278,7 @@ def _word_grams(mixed: Hashes, owners: Ints, begins: NDArray[np.bool_]) -> tuple
 
 
 def run_hashes(mixed: Hashes, starts: Ints) -> Hashes:
-    """Hashes runs of characters that lie end to end, of which each has one or more.
-
-    Args:
-        mixed: [C], the hash of each character.
-        starts: [R], where the runs begin.
-
-    Returns:
-        [R].
-    """
+    """Returns [R] hashes of runs of one or more characters, which begin at `starts` [R] among hashes `mixed` [C]."""
     lengths = np.diff(starts, append=len(mixed))
     within = np.arange(len(mixed)) - np.repeat(starts, lengths)
     # 散列是一个多项式：字符散列乘以奇数的幂，按段求和（模 2^64）
