@@ -377,8 +377,8 @@ def best_of_each(
 
     Returns:
         [N, 1 + count, 3] float32: first token, last token and score; tokens are counted within the sequence. The first
-            row is "no answer", the span from `[CLS]` to `[CLS]`; then the best spans as `model.best_spans` finds them,
-            best first: of equal scores the earlier start, then the shorter. Rows with minus infinity fill up.
+        row is "no answer", the span from `[CLS]` to `[CLS]`; then the best spans as `model.best_spans` finds them, best
+        first: of equals the earlier start, then the shorter. Rows of minus infinity fill up at the end.
     """
     start, end = (part.float() for part in scores)
     if outside is None:

@@ -121,7 +121,7 @@ def chances(scores: Floats, transitions: Floats, steps: Steps) -> tuple[float, F
 
     Returns:
         The sum of the sentences' log normalizers; [W, K], the probability of each tag for each word; [K, K], how many
-            times a tag is expected behind another.
+        times a tag is expected behind another.
     """
     top, most = scores.max(1, keepdims=True), transitions.max(initial=0.0)
     factors = np.exp(np.maximum(scores - top, LEAST))

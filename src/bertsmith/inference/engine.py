@@ -5,7 +5,7 @@
   operation, as when all cores share one matmul (measured in `docs/notes/measurements.md`)
 - pipelines know the engine only by `SequenceRunner`, so that a server can put its own in the place
 - `int8` rounds the four matmuls of every block to 8 bits and nothing else; `auto` takes the fastest precision that is
-  faithful, measured on packs of the model's own shape
+  faithful, measured on packs of the model's own shape; two runs of one precision compute the same
 """
 
 from __future__ import annotations
@@ -66,10 +66,9 @@ class SequenceRunner(Protocol):
     shares_cores: bool
 
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
-        """Maps N non-empty sequences of ids, special tokens included, to [N, ...] float32 on the CPU, in their order.
+        """Maps N ≥ 1 non-empty sequences of ids with special tokens to [N, ...] float32 on the CPU, in their order.
 
         Args:
-            sequences: at least one.
             token_type_ids: segments in the same lengths, or None for all 0.
             read: calls the model on a batch of n sequences and returns [n, ...].
         """
@@ -131,8 +130,8 @@ DEFAULT = InferenceConfig()
 class Engine:
     """Runs a model over lists of id sequences: the `SequenceRunner` of every pipeline that no server has taken over.
 
-    `choice` is what the precision `auto` measured, if asked; `kind` and `long_kind` name the engines of short and long
-    batches.
+    `choice` is what the precision `auto` measured, else None; `kind` and `long_kind` name what computes short batches,
+    and others.
     """
 
     def __init__(self, model: PretrainedModel, inference: InferenceConfig = DEFAULT) -> None:

@@ -53,7 +53,7 @@ class Entity:
 
 
 def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
-    """Reads the entities of one sentence; if `plain`, tags have no prefix, and each run but of `O` is one."""
+    """Reads the entities of one sentence; `plain` tags have no prefix: every run of one but `O` is an entity."""
     if plain:
         return _runs(tags)
     entities = []
@@ -98,8 +98,7 @@ def transitions_of(labels: Sequence[str], *, iob1: bool = False) -> Transitions 
 def best_path(scores: NDArray[np.float64], transitions: Transitions) -> list[int]:
     """Finds the tags with the highest sum of scores among those that keep to the scheme (Viterbi 1967).
 
-    `scores` are [W, K] log-probabilities. Returns [W] numbers of tags; where no path keeps to the scheme, each word's
-    best.
+    `scores` are [W, K] log-probabilities. Returns [W] tag numbers; where no path keeps to the scheme, each word's best.
     """
     if not len(scores):
         return []

@@ -4,8 +4,7 @@
     CACHE/engines/DIGEST.json   which engine `auto` found fastest for a network
     CACHE/folders/DIGEST.json   which graph a model folder has, and what a short request needs besides it
 
-A name is a digest of weights or files, shape, package versions and the processor: a graph of other ones is never
-opened.
+A name is a digest of weights or files, shape, package versions and processor: no graph for other ones is opened.
 
 Importing torch takes longer than a hundred short requests. `QuickEmbed` needs only the tokenizer, the graph and a mean;
 it loads the whole pipeline when it is asked for more. The results are the same to 1e-5.

@@ -42,7 +42,7 @@ class LinearModel:
 
     Attributes:
         features: [F] int32, the numbers of the features that it knows, rising.
-        weights: [F, C] float32, with `bias` [C].
+        weights: [F, C] float32; `bias` is [C] float32.
         mix: by what the encoder's outputs and these are multiplied, and what is added; without an encoder 0, 1, 0.
     """
 

@@ -39,10 +39,7 @@ class Graph(Protocol):
 
 
 class Runtime(ABC):
-    """A library that runs graphs in some `precisions`.
-
-    It and the export need `packages`, which the `extra` of this package installs.
-    """
+    """A library that runs graphs in `precisions`; `extra` of this package installs `packages` for it and the export."""
 
     packages: ClassVar[tuple[str, ...]]
     extra: ClassVar[str]

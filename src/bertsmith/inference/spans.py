@@ -1,7 +1,7 @@
 """A linear model over the words of a passage: where the answer to a question begins and ends, with hashed features.
 
 - a passage's words are a chain of six states: before the answer, its only word, its first, inside, its last, behind it;
-  a span's score adds up its first word's for beginning, its last's for ending and each word's for being inside;
+  the score of a span adds up what its first word says of beginning, its last of ending, and each of being inside;
   probabilities are those of all spans (see `chain`)
 - features are how a word looks, its neighbours, how near it is to words of the question, and how well its sentence
   fits; all beside how the question asks: its first words, and those that the passage lacks ("how many", 哪 年), so no

@@ -92,8 +92,7 @@ class WordPieces:
 class WordWindow:
     """A sequence for the model, and what is read from it.
 
-    Of `words` the tags are read here; `positions` is where each begins among `input_ids` [S], `[CLS]` and `[SEP]`
-    included.
+    Tags are read of `words`, numbers within the sentence; each begins at its place of `positions` among the ids [S].
     """
 
     sentence: int
@@ -317,7 +316,7 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[WordPieces], max_leng
 
 
 def _spans(bounds: list[int], room: int) -> Iterator[tuple[int, int, range]]:
-    """Yields each window's first word, the one behind its last, and those read in it, from pieces `bounds` [W+1]."""
+    """Yields each window's first word, the one behind its last, and those read in it; words begin at `bounds` [W+1]."""
     count = len(bounds) - 1
     windows = [(0, bisect_right(bounds, room) - 1)]
     while (last := windows[-1][1]) < count:

@@ -1,14 +1,10 @@
-"""Turns a foreign checkpoint into a model folder.
+"""Turns a foreign checkpoint into a model folder: an original TensorFlow release, or pickled PyTorch weights.
 
-Two kinds are known: the folders of the original TensorFlow releases, and folders of `config.json` with pickled PyTorch
-weights. Both end as `config.json`, `model.safetensors` and the tokenizer's files, under the field's names.
-
-Notable:
 - all is read and checked before anything is written, and the folder appears whole or not at all
 - a pickle is a small program: it is read with `weights_only=True`, and anything but tensors and plain containers is
   refused before it is made. What a file says about itself is then checked against the model's configuration
-- the names in a model folder are the family's own table, the shapes those of a model without memory; TensorFlow's names
-  follow from them by rule. It stores a dense layer's `kernel` as [in, out], all else as the field does
+- names are the family's own table, shapes those of a model without memory; TensorFlow's names follow by rule. It stores
+  a dense layer's `kernel` as [in, out], all else as the field does
 - a release says only in its folder's name whether text is to be lower-cased; see `_decide_lowercase`
 """
 
@@ -261,8 +257,7 @@ def find_pickled_weights(folder: Path) -> Path | None:
 def read_pickled_weights(path: Path, config: ModelConfig, *, is_tied: bool = True) -> dict[str, Tensor]:
     """Reads the weights of a BERT: under today's names, mapped where the file allows it, each of its own memory.
 
-    Args:
-        is_tied: the masked-LM decoder is the word embedding, as in the paper; False keeps a decoder of its own.
+    With `is_tied` the masked-LM decoder is the word embedding, as in the paper; else a decoder of its own is kept.
     """
     stored = _read_shards(path) if path.suffix == ".json" else _read_file(path)
     names, _ = without_wrapper((name for name in stored if not _COUNTER.search(name)), path)
@@ -287,7 +282,6 @@ def read_pickled_weights(path: Path, config: ModelConfig, *, is_tied: bool = Tru
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    """Reads the shards that an index lists, and takes from each what the index says it holds."""
     try:
         places = parse_json(index)["weight_map"]
         shards = {str(name): str(place) for name, place in places.items()}
@@ -392,8 +386,7 @@ def match_parameters(
 ) -> dict[str, Parameter]:
     """Matches a checkpoint's tensors with the model's: the encoder, and all of every optional part there.
 
-    Args:
-        spell: name and shape of a parameter in this kind of checkpoint.
+    `spell` gives the name and the shape of a parameter in this kind of checkpoint.
     """
     # 先比层数：配置里写着十亿层的话，光是展开表格就会耗尽内存
     if config.num_hidden_layers > len(found):

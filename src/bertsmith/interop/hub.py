@@ -1,10 +1,7 @@
 """Puts a model folder on the Hub, where `transformers` and bertsmith load it by name.
 
-Notable:
-- what a model folder is made of goes up, and nothing else: safetensors, JSON, text and the card; neither the state of a
-  run nor pickles
-- it is one commit: weights that the folder no longer has leave the repository with it, so that a reader never meets
-  parts of two models
+- what a model folder is made of goes up: safetensors, JSON, text and the card; neither a run's state nor pickles
+- one commit also takes away weights that the folder no longer has, so that no reader meets parts of two models
 - `--private` never ends in a public repository: one that is there already and public is refused
 """
 
@@ -29,17 +26,13 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json")
 def push_model(
     folder: str | Path, repository: str, *, private: bool = False, branch: str = "", message: str = ""
 ) -> str:
-    """Uploads a model folder; the repository and the branch are made when missing.
+    """Uploads a model folder, and returns its address; the repository and the branch are made when missing.
 
     Args:
         folder: a model folder on this disk. Its card is `README.md`, or `card.md`.
         repository: `org/name`.
         private: for a new repository; one that is there must be private already.
-        branch: to write to; empty for the main one.
-        message: of the commit.
-
-    Returns:
-        The address of what was uploaded.
+        branch: empty for the main one.
 
     Raises:
         CheckpointError: the folder is no model folder, or damaged.

@@ -1,8 +1,7 @@
 """Writes a clean copy of a model folder: the files that the field's tools and bertsmith read, and nothing else.
 
-The native folder is already what `transformers` loads, so there is nothing to convert. What the copy adds is certainty:
-each tensor and each piece of the vocabulary passes through our own classes, which refuse what is missing, damaged or
-of another model.
+The folder is already what `transformers` loads. The copy adds certainty: each tensor and each piece of the vocabulary
+passes through our own classes, which refuse what is missing, damaged or of another model.
 """
 
 from __future__ import annotations
@@ -26,20 +25,16 @@ from bertsmith.tokenizer.loading import TOKENIZER_FILES
 
 
 def export_huggingface(source: str | Path, out: str | Path) -> list[str]:
-    """Loads a model folder in full and writes it anew.
+    """Loads a model folder of any of the eight architectures in full and writes it anew.
 
-    Written are `config.json`, `model.safetensors`, the four files of the tokenizer, if the source has one, what
-    bertsmith keeps of a fine-tuned model beside them (`task.json`, the tagger over a frozen encoder), and what
-    `sentence-transformers` keeps of a pooling. Left behind are training state, weights in other formats, and a
-    `README.md`.
+    Written are `config.json`, `model.safetensors`, the tokenizer's four files if there are any, what bertsmith keeps of
+    a fine-tuned model (`task.json`, the tagger over a frozen encoder), and what `sentence-transformers` keeps of a
+    pooling. Left behind are training state, weights in other formats, and a `README.md`.
 
-    Args:
-        source: a model folder of any of the eight architectures.
-        out: the new folder; it must be empty or not there yet.
+    `out` must be empty or not there yet.
 
     Returns:
-        The names of stored tensors that are no part of the architecture which `config.json` names, and that the copy
-        does not have; usually none.
+        The names of stored tensors left behind, which are not in the architecture of `config.json`; usually none.
 
     Raises:
         CheckpointError: the source is no model folder, or a file is missing, damaged or of another model.
@@ -102,9 +97,7 @@ def load_tokenizer(
 ) -> Tokenizer | None:
     """Loads the tokenizer of a model folder or checkpoint; None where there is none and it is not `required`.
 
-    Raises:
-        InputError: a file cannot be used, or is missing though required.
-        CheckpointError: it has more pieces than the model.
+    Raises InputError (a file is missing or cannot be used) or CheckpointError (it has more pieces than the model).
     """
     if not required and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return None

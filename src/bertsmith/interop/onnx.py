@@ -1,10 +1,8 @@
 """Exports a model to ONNX, the exchange format of C++, C#, Java, JavaScript and mobile runtimes.
 
-Notable:
-- the graph is that of `model.graph`: the model's own modules over rectangles with padding
+- the graph is that of `model.graph`: the model's own modules over rectangles with padding, and the pooling where a
+  model gives sentence vectors
 - inputs and outputs have the names and shapes of `transformers`, with every axis but the last of an output dynamic
-- a model that gives sentence vectors has them as an output of its own, with the pooling in the graph
-- a file counts as exported only after ONNX Runtime has run it and given the logits of the model itself
 """
 
 from __future__ import annotations
@@ -40,21 +38,18 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
 
     The inputs are `input_ids`, `attention_mask` and `token_type_ids`, int64 [N, S] ([N, choices, S] for multiple
     choice), N and S of any size up to the model's positions. The outputs are float32, for each architecture of BERT,
-    and for the same one of another family:
+    and for the same one of another family; at places of padding they mean nothing:
 
     - `BertModel`: `last_hidden_state` [N, S, H], `pooler_output` [N, H] (not where the model has no pooler)
     - a folder of sentence vectors: `last_hidden_state` [N, S, H] and `sentence_embedding` [N, H], pooled, and of length
       1 where the folder scales its vectors
     - `BertForPreTraining`: `prediction_logits` [N, S, V], `seq_relationship_logits` [N, 2] (`sop_logits` in ALBERT)
-    - `ElectraForPreTraining`: `logits` [N, S]
-    - `BertForMaskedLM`: `logits` [N, S, V]
+    - `BertForMaskedLM`: `logits` [N, S, V]; `ElectraForPreTraining`: `logits` [N, S]
     - `BertForNextSentencePrediction`: `logits` [N, 2]
     - `BertForSequenceClassification`: `logits` [N, num_labels]
     - `BertForTokenClassification`: `logits` [N, S, num_labels]
     - `BertForQuestionAnswering`: `start_logits`, `end_logits` [N, S]
     - `BertForMultipleChoice`: `logits` [N, choices]
-
-    What stands at the places of padding in an output means nothing.
 
     Args:
         source: a model folder of any of the eight architectures.
@@ -64,8 +59,7 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
         The largest absolute difference from our own outputs that was seen.
 
     Raises:
-        InputError: a package that this needs is not installed, the weights do not fit into the file, or a tokenizer
-            file cannot be used.
+        InputError: a package is missing, the weights do not fit into the file, or a tokenizer file cannot be used.
         CheckpointError: the source is no model folder, or a file is missing, damaged or of another model; or the
             exported model computes something else.
         RunFolderError: something is at `out`, or it cannot be written.

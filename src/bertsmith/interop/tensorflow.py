@@ -1,15 +1,12 @@
 """A reader of TensorFlow's checkpoints ("tensor bundles") that needs no TensorFlow.
 
 A bundle is `PREFIX.index`, a table from names to where the numbers are, and `PREFIX.data-00000-of-0000N`, the numbers.
-The table's values are protobuf messages (`tensor_bundle.proto` of TensorFlow), of which a handful of fields matter. The
-table is LevelDB's (`table_format.md` there), read from its end to its start: a footer points to an index block, its
-entries point to data blocks, and there each key gives only what differs from the key before it.
+The table's values are protobuf messages (`tensor_bundle.proto`), of which a handful of fields matter. The table is
+LevelDB's (`table_format.md`): from its end, a footer points to an index block, whose entries point to data blocks;
+there each key gives only what differs from the key before it.
 
-Notable:
-- everything in a file is checked before it is believed: the checksum of every block and of every tensor that is read,
-  every offset and length against the file, every shape against the tensor's size; a damaged or hostile file ends in
-  one `CheckpointError` that names it, and costs no more memory and time than its own size
-- tensors are read from a memory map, one by one
+Every checksum, offset, length and shape is checked before it is believed: a damaged or hostile file ends in one
+`CheckpointError` that names it, and costs no more memory and time than its own size.
 """
 
 from __future__ import annotations
@@ -177,13 +174,9 @@ def _read_entry(value: bytes, num_parts: int) -> BundleEntry:
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the keys and values of a whole table, in the order of the keys.
+    """Yields the keys and values of a whole table, in the order of the keys; ValueError says what is wrong with it.
 
-    Every offset and length is checked against the file, blocks may not overlap and keys are bounded, so that a small
-    file cannot ask for endless time or memory.
-
-    Raises:
-        ValueError: the file is no table, is damaged, or has compressed blocks; the message says which.
+    Offsets and lengths are checked, blocks cannot overlap, keys are bounded: a small file takes little time and memory.
     """
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise ValueError("it does not end as a TensorFlow index does")
@@ -250,8 +243,7 @@ def masked_crc32c(data: bytes | NDArray[np.uint8]) -> int:
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Reads an integer of 7 bits a byte, lowest first, from a position; returns it, and the position after it.
 
-    Raises:
-        ValueError: the data ends within it, or it has more than 70 bits.
+    Raises ValueError where the data ends within it, or it has more than 70 bits.
     """
     value = 0
     for shift in range(0, 70, 7):

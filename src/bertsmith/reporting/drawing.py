@@ -46,11 +46,9 @@ CJK_FONTS: tuple[str, ...] = (
 
 
 def drawable(labels: Sequence[str]) -> tuple[list[str], str | None, str]:
-    """Finds a way to draw labels.
+    """Finds how to draw labels: as what, in which font family (None for the usual one), and a note for the reader.
 
-    Returns:
-        The labels, the font family to draw them in (None for the usual one), and a note for the reader: empty, or
-        which number stands for which label, where the machine has no font for them and numbers are drawn instead.
+    Where no font has them, numbers are drawn, and the note says which stands for which label; else it is empty.
     """
     characters = set("".join(labels))
     family, lacking = None, _lacking(None, characters)

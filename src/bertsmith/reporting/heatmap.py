@@ -1,7 +1,6 @@
 """One attention map as a picture: which token reads which.
 
-Figures are made through matplotlib's object interface, so nothing global is touched and no screen is needed. A long
-text makes a large picture rather than one whose labels cannot be read.
+Matplotlib's object interface touches nothing global and needs no screen. A long text makes a large, readable picture.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ _ROOMY, _CLOSE = 40, 120
 def draw_heatmap(
     pieces: Sequence[str], weights: NDArray[np.float32], *, title: str, token_type_ids: Sequence[int] | None = None
 ) -> Drawing:
-    """Draws one attention map with its tokens on both axes.
+    """Draws one attention map [S, S], rows adding up to 1, with its tokens on both axes.
 
-    Args:
-        weights: [S, S], rows adding up to 1.
-        token_type_ids: S segments; where there are two, lines are drawn between them.
+    Where `token_type_ids` [S] hold two segments, lines are drawn between them.
     """
     count = len(pieces)
     side = max(2.4, token_inches(count) * count)
@@ -57,13 +54,9 @@ def draw_heatmap(
 def draw_weights(
     axes: Axes, weights: NDArray[np.float32], *, highest: float, origin: Origin = "upper"
 ) -> ScalarMappable:
-    """Draws weights as colours that grow with their square root: most are small, and would look white otherwise.
+    """Draws weights [rows, columns] as colors; returns what a color bar is made from.
 
-    Args:
-        weights: [rows, columns].
-
-    Returns:
-        What a colour bar is made from.
+    Colors grow with the square root: most weights are small, and would look white otherwise.
     """
     shades = ScalarMappable(PowerNorm(0.5, 0, max(highest, 1e-6)), "Blues")
     # 先按格子上色再放大：反过来，要给几千万个像素各算一次平方根

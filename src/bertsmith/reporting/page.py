@@ -1,8 +1,7 @@
 """Reports as one self-contained HTML page: a heading, and tables and pictures one below the other.
 
-A part of a page is a small dataclass that names its template, and gets there as `part`. A room that shows something
-else brings a part of its own, with a template in its own folder `templates/`. Jinja2 escapes every value, so texts of
-users need no care here.
+A part of a page is a small dataclass that names its template, and gets there as `part`; a room may bring its own in its
+folder `templates/`. Jinja2 escapes every value, so texts of users need no care here.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class Table:
     """A table under a heading.
 
     Attributes:
-        rows: cells as plain text.
         note: a sentence between heading and table; empty for none.
         styles: of the columns from the left; the last one holds for all further columns.
         marked: the number of a row to highlight, from 0; None for none.
@@ -130,10 +128,8 @@ def render_report(
 ) -> str:
     """Returns a whole page.
 
-    Args:
-        verdict: what came out, in words, above the lead; empty for none.
-        commands: what to type next, with the paths of this run; shown at the end.
-        package: whose templates the parts may use besides those of this room.
+    The `verdict` says above the lead what came out. At the end stand `commands` to type next, with the paths of this
+    run. Parts may use the templates of `package` besides those of this room.
     """
     template = environment(package).get_template("report.html")
     return template.render(title=title, lead=lead, parts=parts, verdict=verdict, commands=commands, **values)

@@ -69,11 +69,9 @@ class Panel:
 
 
 def draw_panels(runs: Mapping[str, Sequence[dict[str, Any]]], panels: Sequence[Panel]) -> Figure:
-    """Draws panels in rows of two, the curves of all runs overlaid.
+    """Draws panels in rows of two, with the curves of all runs overlaid; a run keeps its color in all of them.
 
-    Args:
-        runs: name → rows of `metrics.jsonl`; each keeps its colour in all panels.
-        panels: those of which no run has a row are left out by the caller.
+    `runs` maps names to rows of `metrics.jsonl`; the caller leaves out panels of which no run has a row.
     """
     height = -(-len(panels) // 2)
     figure = Figure(figsize=(10, 3.6 * height))

@@ -1,7 +1,6 @@
 """The documentation site: where it is, and a server for it.
 
-A wheel holds the built site as package data (`make release` puts it there). A checkout builds it when it is first asked
-for, and again when a page or the code is newer than what was built.
+A wheel holds the built site (`make release`). A checkout builds it when first asked, and when a page or code is newer.
 """
 
 from __future__ import annotations

@@ -59,7 +59,6 @@ class _JsonRoute(APIRoute):
     """A route of `ENDPOINTS`; its requests are answered in threads of the admission controller."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Returns what answers a request of this route."""
         shapes = ENDPOINTS[self.path]
 
         async def handle(request: Request) -> Response:
@@ -81,10 +80,8 @@ class _JsonRoute(APIRoute):
 def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_browser: bool = False) -> FastAPI:
     """Loads the models and builds the application.
 
-    Args:
-        keys: who may use it; None reads them as the settings say.
-        for_browser: whether it is for people in browsers: one that has no key is to ask its user for it, and on an
-            address that others reach, the name it is asked by must be known.
+    Without `keys` the settings say who may use it. With `for_browser` a browser that has no key asks its user for one,
+    and on an address that others reach, the name it is asked by must be known.
     """
     keys = ApiKeys.read(settings.key_file) if keys is None else keys
     metrics = Metrics()

@@ -1,16 +1,13 @@
 """Dynamic batching: the sequences of many requests in one forward pass.
 
-Notable:
-- a `BatchingEngine` stands where a pipeline's engine stood; the pipeline calls it as ever, in the request's own
-  thread, and waits. So every pipeline is batched across requests without knowing of it
-- a few threads run the models, each a pass at a time on its share of the cores; one that finds itself alone uses them
-  all. A compiled graph spreads over the cores by itself: its passes come one after another. A pass takes what waits, up
-  to a budget of tokens; all that came in while every thread was busy makes the next, so batches grow with the load by
-  themselves. There is a pause only for requests that are already being read, briefly
-- requests take turns: none puts more than a quarter of the budget into a batch while others wait, so that a sentence
-  never waits for a book
-- a pass that fails is run again request by request: a poisoned one fails alone
-- work nobody waits for any longer is taken out of the queue before it is computed
+- a `BatchingEngine` stands where a pipeline's engine stood; the pipeline calls it in the request's own thread, and
+  waits, so that every pipeline is batched across requests without knowing of it
+- a few threads run the models, each a pass at a time on its share of the cores, or on all cores where it is alone; the
+  passes of a compiled graph, which spreads over all cores, come one after another
+- a pass takes what waits, up to a budget of tokens, so batches grow with the load by themselves; it pauses only, and
+  briefly, for requests that are already being read
+- no request takes more than a quarter of the budget while others wait, so a sentence never waits for a book
+- a pass that fails is run again request by request: a poisoned one fails alone; work nobody waits for is dropped
 """
 
 from __future__ import annotations
@@ -55,10 +52,8 @@ class BatchKey(NamedTuple):
 class Job:
     """Sequences that a request waits for.
 
-    Attributes:
-        taken: how many sequences have been handed to the computing threads.
-        parts: rows that came back so far, by the place of their first sequence; passes may end in another order.
-        done: set when all parts are there, or one has failed with `error`.
+    `taken` counts those that were handed to the computing threads; `parts` are the rows that came back, by the place of
+    their first sequence. `done` is set when all are there, or one has failed with `error`.
     """
 
     def __init__(
@@ -146,9 +141,8 @@ class Batcher:
 
     Args:
         budget: tokens of a pass; a longer single sequence makes a pass of its own.
-        most_tokens: that may wait; a job that would exceed them, or its client's share of them, is refused, unless it
-            is alone.
-        at_once: passes that share them, at most.
+        most_tokens: that may wait; a job beyond them, or beyond its client's share, is refused, unless it is alone.
+        at_once: passes that share the `threads`, at most.
         observe: told the sequences, tokens and seconds of every pass, in the thread that computed it.
     """
 
@@ -197,13 +191,9 @@ class Batcher:
                     self._changed.notify()
 
     def perform(self, key: BatchKey, job: Job) -> list[Any]:
-        """Queues a job, and waits for its results.
+        """Queues a job, and waits for what the engine gives for consecutive stretches of its sequences.
 
-        Returns:
-            What the engine gave for consecutive stretches of the job's sequences.
-
-        Raises:
-            HttpError: the queue is full (429), the deadline passed (504), or the client hung up.
+        Raises HttpError where the queue is full (429), the deadline passed (504), or the client hung up.
         """
         job.context.check()
         with self._changed:
@@ -256,7 +246,6 @@ class Batcher:
             del self._waiting_of[client]
 
     def _withdraw(self, key: BatchKey, job: Job) -> None:
-        """Takes what is left of a job out of the queue."""
         with self._changed:
             jobs = self._queues.get(key)
             if jobs is None or job not in jobs:
@@ -294,11 +283,7 @@ class Batcher:
             self._give_memory_back()
 
     def _give_memory_back(self) -> None:
-        """Gives free memory back to the system now and then.
-
-        Every batch has other sizes, and each thread its own arena of glibc's allocator: what is freed stays with the
-        process in pieces that seldom fit the next batch.
-        """
+        """Gives free memory back to the system now and then: what arenas of threads keep seldom fits the next batch."""
         with self._changed:
             if time.monotonic() - self._trimmed < _TRIM_SECONDS:
                 return

@@ -1,15 +1,12 @@
 """uvicorn's connections: an end to patience with clients who hold one idly, and a stop that loses no request.
 
-Notable:
 - what comes before and after a body has a largest size, which the parser does not ask for; a head must come in time,
   however slowly its bytes drip; the body has the deadline of the request
-- an answer that is computed leaves the queue, but its bytes stay in memory until the client has taken them. uvicorn
-  waits for that without limit; here the connection is cut
-- there is always room for one more: where too many are open, the oldest that waits for its client is closed. uvicorn's
-  `limit_concurrency` refuses newcomers instead: a thousand silent connections would close the server for everybody
-- on SIGTERM the server first says at `/ready` that it wants no more, goes on answering for a moment, so that a load
-  balancer can notice, and asks clients to close their connections. Only then uvicorn stops listening, waits for the
-  requests that were accepted, and ends
+- an answer's bytes stay in memory until the client takes them; uvicorn waits forever, here the connection is cut
+- where too many connections are open, the oldest that waits for its client is closed; uvicorn's `limit_concurrency`
+  refuses newcomers instead: a thousand silent connections would close the server for everybody
+- on SIGTERM `/ready` says no for a moment, so that a load balancer can notice, while requests are still answered and
+  clients are asked to close; only then uvicorn stops listening, waits for accepted requests, and ends
 """
 
 from __future__ import annotations
@@ -62,8 +59,7 @@ def patient_connection(settings: ServeSettings) -> Any:
 class TimedConnection(HttpToolsProtocol):
     """A connection whose requests must come, and whose answers must be taken, in time.
 
-    Args:
-        deadline: seconds in which an answer that the system's buffers do not hold must be read.
+    `deadline` is the seconds in which an answer that the system's buffers do not hold must be read.
     """
 
     def __init__(self, *args: Any, deadline: float, most: int, **kwargs: Any) -> None:
@@ -96,11 +92,7 @@ class TimedConnection(HttpToolsProtocol):
         self._kept_bytes = 0
 
     def on_headers_complete(self) -> None:
-        """Is told that a head is complete.
-
-        Raises:
-            ValueError: it is too large; the parser stops at it, and the client gets 400.
-        """
+        """Is told that a head is complete; ValueError where it is too large: the client gets 400."""
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD_BYTES:
             raise ValueError("the head is too large")
         super().on_headers_complete()

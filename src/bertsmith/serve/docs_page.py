@@ -1,8 +1,7 @@
 """The page at `/docs`: every endpoint, its example, and a button to try it.
 
-FastAPI's own page loads its script from a host on the internet; servers of private text often have none to load from,
-and should run no script they did not ship. This page is self-contained: it reads `/openapi.json` from the same server
-and calls nothing else, which its Content-Security-Policy enforces.
+FastAPI's own page loads its script from the internet, which servers of private text often cannot reach, and should not
+run. This page reads `/openapi.json` of the same server alone, which its Content-Security-Policy enforces.
 """
 
 from __future__ import annotations

@@ -4,14 +4,12 @@
     def tag(models: ServedModels, request: TagRequest) -> TagAnswer:
         '''Finds entities in texts, or tags their words.'''
 
-The types are pydantic models with an example each; `/openapi.json` and `/docs` are made from them. The function runs
-in the request's own thread and may take its time; it raises `HttpError`, or the errors of `bertsmith.errors`, and
-knows nothing of HTTP.
+`/openapi.json` and `/docs` are made from the types, pydantic models with an example each. The function runs in the
+request's own thread, raises `HttpError` or the errors of `bertsmith.errors`, and knows nothing of HTTP.
 
-A request is checked strictly: a number is not taken for a text, an unknown field of our own forms is an error. Checking
-a list ends at its first fault: a million wrong elements would otherwise make a million errors. pydantic's parser, which
-is strict about UTF-8, depth and numbers, reads the JSON straight into the model: safer than FastAPI's way, and several
-times cheaper.
+Checks are strict: a number is not taken for a text, an unknown field of our own forms is an error. A list is checked up
+to its first fault: a million wrong elements would make a million errors. pydantic's parser reads JSON straight into the
+model: it is strict about UTF-8, depth and numbers, so safer than FastAPI's way, and several times cheaper.
 """
 
 from __future__ import annotations
@@ -52,9 +50,8 @@ def example(*, extra: Literal["forbid", "ignore"] = "forbid", **values: Any) -> 
 class LimitedRequest(BaseModel):
     """A request whose texts count against the limits.
 
-    Attributes:
-        text_fields: the fields that hold texts: each a text, a list of texts, or a list of such lists; None is none.
-        same_length: fields with one element for each of the first of `text_fields`.
+    Each of `text_fields` is a text, a list of texts, a list of such lists, or None; `same_length` names the fields with
+    one element for each of the first of them.
     """
 
     text_fields: ClassVar[tuple[str, ...]] = ("texts",)
@@ -106,8 +103,7 @@ ENDPOINTS: dict[str, list[Shape]] = {}
 def endpoint(path: str, *, told_by: str = "") -> Callable[[HandlerT], HandlerT]:
     """Makes a function of the models and a request the handler of an endpoint.
 
-    Args:
-        told_by: for requests in the form of another server: the field by which they are known.
+    `told_by` is the field by which requests in the form of another server are known.
     """
 
     def register(handler: HandlerT) -> HandlerT:
@@ -129,8 +125,7 @@ def tokens_read() -> int:
 def answer_body(shapes: Sequence[Shape], models: ServedModels, body: bytes, context: RequestContext) -> bytes:
     """Turns the body of a request into the body of its answer.
 
-    Raises:
-        HttpError: the request is malformed, too large, or cannot be served.
+    Raises HttpError where the request is malformed, too large, or cannot be served.
     """
     shape, request = _read_request(shapes, body)
     try:

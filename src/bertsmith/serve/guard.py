@@ -1,14 +1,12 @@
 """What stands before the application: keys, host names, places, bodies, deadlines, figures and the access log.
 
-Notable:
 - the event loop only reads and writes bytes. A body is parsed, checked, tokenized and answered in the request's own
   thread, so that a hostile one costs its own time alone
-- a place is taken when the body is complete, so that clients who send slowly hold none, and given back when the thread
-  has ended, so that there is a thread for every accepted request
-- a foreign web page may point its own name at 127.0.0.1 (DNS rebinding), and its script then passes for one of this
-  machine; the Host header still tells it apart, so what listens here alone answers to this machine's names only
-- nothing of a request but its method, its route and sizes gets past this file into a log; an unexpected error is
-  logged by its class and place alone, because its message may quote a text
+- a place is taken when the body is complete, so that slow senders hold none, and given back when the thread has ended
+- a foreign web page may point its own name at 127.0.0.1 (DNS rebinding), but not change the Host header: so what
+  listens here alone answers to this machine's names only
+- only the method, the route and sizes of a request are logged; an unexpected error is logged by its class and place,
+  because its message may quote a text
 """
 
 from __future__ import annotations
@@ -81,10 +79,9 @@ class ApiKeys:
 
     @classmethod
     def read(cls, file: str | Path | None) -> ApiKeys:
-        """Reads the keys of a file, or of the environment where no file is given.
+        """Reads the keys of a file, one a line, or of the environment where no file is given.
 
-        Args:
-            file: one key a line; blank lines and those that begin with `#` are left out.
+        Blank lines and those that begin with `#` are left out.
         """
         if file is None:
             return cls(os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split())
@@ -102,13 +99,10 @@ class ApiKeys:
         return len(self._keys)
 
     def admit(self, headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-        """Returns which key a request carries: `Authorization: Bearer KEY`, `X-API-Key: KEY`, or as a password.
+        """Returns the number of the key that a request carries, from 0; 0 where none is needed, None where it has none.
 
-        A browser sends what its user types into its prompt as `Authorization: Basic`, user and password in base64;
-        the user's name does not count.
-
-        Returns:
-            Its number from 0; 0 where no key is needed; None where the request has none.
+        A key comes as `Authorization: Bearer KEY`, as `X-API-Key: KEY`, or as the password of `Authorization: Basic`,
+        which a browser sends from its prompt; the user's name does not count.
         """
         if not self._keys:
             return 0
@@ -131,10 +125,8 @@ class ApiKeys:
 def is_own_name(named: str, hosts: Collection[str], *, any_address: bool = False) -> bool:
     """Tells whether a Host header, such as `127.0.0.1:8001` or `[::1]:8001`, names this machine.
 
-    Args:
-        hosts: names of this machine besides `localhost`, in small letters.
-        any_address: whether every address counts as one of its names: a name can be pointed elsewhere, an address
-            cannot.
+    `hosts` are its names besides `localhost`, in small letters. With `any_address` every address counts as one: a name
+    can be pointed elsewhere, an address cannot.
     """
     found = _HOST.fullmatch(named)
     if found is None:
@@ -177,11 +169,7 @@ class AdmissionController:
         return self.settings.queue - self.free
 
     def require_place(self, client: str) -> None:
-        """Makes sure that one more request of a client can be accepted.
-
-        Raises:
-            HttpError: 429; it says when to come back.
-        """
+        """Makes sure that a client can have a place; else HttpError 429, which says when to come back."""
         if self.free <= 0 or not has_share(client, self._held[client], self.free):
             raise HttpError(
                 429,
@@ -194,9 +182,8 @@ class AdmissionController:
     async def body(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
         """Reads the body of a request; its bytes count as held until the request is over.
 
-        Raises:
-            HttpError: it is too large (413), comes too slowly (408), or with those of others fills the memory set aside
-                for bodies (429); or the client hung up.
+        Raises HttpError where it is too large (413), too slow (408), or too much beside the bodies of others (429); or
+        where the client hung up.
         """
         client, most, deadline = scope[CLIENT], self.settings.limits.body_bytes, self.settings.deadline
         too_large = HttpError(
@@ -313,10 +300,8 @@ def _gone() -> HttpError:
 class Guard:
     """The one middleware before the application.
 
-    Args:
-        hosts: names under which it may be asked besides this machine's own; None allows any name.
-        any_address: whether it may also be asked for by any address, as what listens to other machines is.
-        for_browser: whether a browser without a key is to ask its user for one.
+    It may be asked under this machine's names and `hosts` (None: any name), and with `any_address` by any address, as
+    what listens to other machines is. With `for_browser` a browser without a key is to ask its user for one.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """What Prometheus can ask at `/metrics`: requests, latencies, batches, the queue.
 
-Labels are taken from fixed sets only (the route's template, the status, the model's name): nothing a client sends can
-make a new time series. With several worker processes the figures are kept in a shared folder, as `prometheus_client`
-does it, and any worker answers for all.
+Labels come from fixed sets: nothing a client sends can make a new time series. Several worker processes keep their
+figures in a shared folder, as `prometheus_client` does it, and any of them answers for all.
 """
 
 from __future__ import annotations

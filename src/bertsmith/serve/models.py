@@ -25,12 +25,10 @@ _WARM_UP_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model folder that is being served.
+    """A model folder that is being served; `folder`, where it lies, is never told to clients.
 
-    Attributes:
-        folder: where it lies; never told to clients.
-        created: when it was written, in seconds since 1970.
-        tokenizer: None where the folder holds words alone, as `bertsmith solve` may leave it; so is `config`.
+    `created` is in seconds since 1970; `tokenizer` and `config` are None where it holds words alone, as `bertsmith
+    solve` may leave it.
     """
 
     name: str
@@ -80,11 +78,7 @@ class ServedModels:
         return {name for model in self for name in model.pipelines}
 
     def named(self, name: str | None) -> ServedModel:
-        """Returns the model a request asks for.
-
-        Raises:
-            HttpError: 404; it names the models there are.
-        """
+        """Returns the model a request asks for; else HttpError 404, which names the models there are."""
         if name is None:
             return next(iter(self))
         if name not in self._models:
@@ -102,17 +96,11 @@ class ServedModels:
         return model, pipeline
 
     def pipeline(self, name: str | None, kinds: Sequence[str]) -> tuple[ServedModel, str, Any]:
-        """Returns the model a request asks for, and its pipeline for an endpoint.
+        """Returns the model a request asks for, and the name and pipeline of the first of `kinds` that it has.
 
-        Args:
-            name: of the model; None takes the first that has such a pipeline, so that a request need not name one
-                where only one can be meant.
+        Without a name it is the first that has one: a request need not name a model where only one can be meant.
 
-        Returns:
-            The model, the name of the pipeline, and the pipeline.
-
-        Raises:
-            HttpError: no such model (404), or it has no such pipeline (422).
+        Raises HttpError where there is no such model (404), or it has no such pipeline (422).
         """
         for model in self.asked(name):
             for kind in kinds:
@@ -124,10 +112,9 @@ class ServedModels:
         raise HttpError(422, "wrong_model", said, where="model")
 
     def index(self, name: str | None) -> tuple[str, SearchIndex]:
-        """Returns the index that a request asks for, and its name; the first where it names none.
+        """Returns the name and the index that a request asks for, the first where it names none.
 
-        Raises:
-            HttpError: there is none (422), or none of that name (404).
+        Raises HttpError where there is none at all (422), or none of that name (404).
         """
         if not self.indexes:
             raise HttpError(422, "no_index", "this server searches nothing; start it with --index")

@@ -1,7 +1,6 @@
 """Endpoints that clients of hosted services know: OpenAI's embeddings and models, and the rerank of Jina and Cohere.
 
-Their clients work unchanged when `base_url` points here and `model` is the name of a served model. Fields that this
-server has no use for, such as `user`, are ignored.
+Clients work unchanged with this `base_url` and a served model's name as `model`; fields such as `user` are ignored.
 """
 
 from __future__ import annotations

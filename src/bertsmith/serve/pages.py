@@ -33,15 +33,11 @@ _GOODBYE_SECONDS = 1
 
 
 class PageServer:
-    """The server's application for pages in browsers, its models loaded.
+    """The server's application for pages in browsers, its models loaded; `app` takes pages behind `middleware`.
 
-    On a loopback address pages are for this machine and ask for no key, unless the settings name a file of keys;
-    requests under any other name than `localhost`, a loopback address or `settings.host` are refused. On any other
-    address a key is asked for, by the browser's own prompt, and a name must be one that the settings allow.
-
-    Attributes:
-        app: takes the pages, with `middleware` before them.
-        is_private: whether only people of this machine reach it.
+    On a loopback address it asks for no key, unless the settings name a file of keys, and refuses any name but
+    `localhost`, a loopback address or `settings.host`. On any other address the browser's own prompt asks for a key,
+    and a name must be one that the settings allow. `is_private` tells whether only people of this machine reach it.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
@@ -66,8 +62,7 @@ class PageServer:
 class AdmittedBodies:
     """Stands before pages whose framework reads a body for as long as it comes and as large as it is.
 
-    Here it is read before, by the server's own admission: in time, not too large, and within the memory that all
-    bodies share.
+    The server's own admission reads it before: in time, not too large, within the memory that all bodies share.
     """
 
     def __init__(self, app: ASGIApp, *, admission: AdmissionController) -> None:

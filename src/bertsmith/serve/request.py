@@ -68,11 +68,7 @@ def too_late() -> HttpError:
 
 
 def client_of(key: int, num_keys: int, address: str | None) -> str:
-    """Returns who sends a request: the key where there are several, else the address.
-
-    Args:
-        address: of the other end of the connection; None where it has none (a Unix socket).
-    """
+    """Returns who sends a request: the key where there are several, else the `address`, None for a Unix socket."""
     if num_keys > 1:
         return f"key {key}"
     try:
@@ -93,10 +89,9 @@ def has_share(client: str, held: int, free: int) -> bool:
 
 
 class RequestContext:
-    """One accepted request.
+    """One accepted request, to be answered by `deadline`, a time of `time.monotonic`.
 
     Attributes:
-        deadline: when it must be answered, by `time.monotonic`.
         tokens: that the model read for it so far, or is about to.
         ended: why nobody waits for the answer any longer; None while somebody does.
         on_its_way: whether it may still bring work to the queue.
@@ -116,22 +111,14 @@ class RequestContext:
             waiting.set()
 
     def check(self) -> None:
-        """Ends the work where nobody waits for it.
-
-        Raises:
-            HttpError: the deadline has passed, or the client is gone.
-        """
+        """Raises HttpError where nobody waits for the work: the deadline has passed, or the client is gone."""
         if self.ended is not None:
             raise self.ended
         if time.monotonic() >= self.deadline:
             raise too_late()
 
     def count(self, tokens: int) -> None:
-        """Adds tokens that the model is to read.
-
-        Raises:
-            HttpError: together they are too many.
-        """
+        """Adds tokens that the model is to read; HttpError where together they are too many."""
         self.tokens += tokens
         if self.tokens > self.limits.tokens:
             raise HttpError(
@@ -142,11 +129,7 @@ class RequestContext:
             )
 
     def wait(self, done: threading.Event) -> None:
-        """Waits for work to be done.
-
-        Raises:
-            HttpError: the deadline has passed, or the client is gone.
-        """
+        """Waits for work to be done; HttpError where the deadline passes, or the client is gone."""
         # 先登记再检查：若在两步之间被取消，end 要么看见登记、要么被这次检查看见
         self._waiting = done
         self.check()

@@ -1,7 +1,6 @@
 """What a server is told: which models, where it listens, how much it takes on.
 
-One frozen value: the options of `bertsmith serve` are made from it, and it travels as JSON to the worker processes. API
-keys are no part of it: every process reads them from the environment or from their file (`guard.ApiKeys`).
+It travels as JSON to the worker processes, without API keys: each reads them itself (`guard.ApiKeys`).
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class Limits:
 class ServeSettings:
     """Everything a server is told; `bertsmith serve` has an option for each setting.
 
-    Attributes:
-        models: (name, folder) of each model; the first one answers requests that name none.
+    `models` are (name, folder) of each; the first one answers requests that name none.
     """
 
     models: tuple[tuple[str, str], ...]

@@ -1,9 +1,8 @@
 """Requests in the words of Text Embeddings Inference (TEI): `/embed`, `/predict`, `/rerank`, `/` and fields of `/info`.
 
-A client of TEI works unchanged when its address is that of this server. The paths are those of our own endpoints; a
-request is TEI's when it holds the field `inputs`, and `/rerank` knows TEI's form alone. Answers are bare lists, as TEI
-gives them, and fields that TEI does not know are ignored. Texts are cut to what the model reads, which TEI calls
-`auto_truncate`; `"truncate": false` refuses longer ones instead.
+A client of TEI works unchanged. A request is TEI's when it holds the field `inputs`; `/rerank` knows TEI's form alone.
+Answers are bare lists, and fields that TEI does not know are ignored. Texts are cut to what the model reads, which TEI
+calls `auto_truncate`; `"truncate": false` refuses longer ones instead.
 """
 
 from __future__ import annotations
@@ -209,11 +208,7 @@ def tei_root(models: ServedModels, request: TeiRequest) -> TeiAnswer:
 def require_short(
     pipeline: Any, truncate: bool | None, texts: Sequence[str], pairs: Sequence[str] | None = None
 ) -> None:
-    """Refuses texts that would be cut, where the request forbids it.
-
-    Raises:
-        HttpError: 413; it says which text, and how long it is.
-    """
+    """Refuses texts that would be cut where `truncate` is False: HttpError 413 says which, and how long it is."""
     # 只有词的模型读得下任何长度
     if truncate is not False or pipeline.tokenizer is None:
         return
