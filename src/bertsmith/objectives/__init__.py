@@ -1,8 +1,4 @@
-"""What a model is trained to do.
-
-`pretraining` reads as §3.1 of the paper and its successors; `replaced_tokens` is ELECTRA; `distillation` learns from a
-teacher; `labelled` holds the losses of fine-tuning, `vectors` those over vectors. Each is found by its name.
-"""
+"""What a model is trained to do, in pre-training and in fine-tuning; each objective is found by its name."""
 
 from bertsmith.objectives.distillation import DistilledObjective, TeacherSettings
 from bertsmith.objectives.labelled import (

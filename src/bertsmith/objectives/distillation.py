@@ -2,10 +2,6 @@
 
     loss = 2 · masked LM + Σ weight · what each distillation loss says
 
-soft        the teacher's distribution over the pieces at every mask (Sanh et al. 2019)
-states      the direction of the last states (Sanh et al. 2019); teacher and student are equally wide
-relations   how queries, keys and values relate within the last layer (Wang et al. 2021); any widths
-
 The teacher reads the batch that the student reads, without dropout and without gradients. It is no part of what is
 trained: states and model folders hold the student alone, and a resumed run loads the teacher again. `Imitation` is the
 objective for teachers without a masked-LM head, such as sentence encoders: nothing is hidden, the states alone teach.
@@ -61,10 +57,9 @@ class Seen:
 
 
 class DistillationLoss(ABC):
-    """Compares a student with its teacher.
+    """Compares a student with its teacher; the figure is `NAME_loss`.
 
     Attributes:
-        name: by which it is chosen; its figure is `NAME_loss`.
         is_of_masks: whether its items are the masks, and both models must predict pieces; else the tokens.
     """
 
@@ -99,8 +94,8 @@ def recorded_qkv(backbone: Backbone) -> Iterator[list[Tensor]]:
 class Relations(DistillationLoss):
     """KL(teacher ‖ student) of softmax(X Xᵀ / √D) for X in queries, keys and values of the last layer, in nats.
 
-    Heads are joined and cut anew into as many relation heads as both widths can be divided by, at most 12: teacher and
-    student need not have equally many heads.
+    Heads are joined and cut anew into as many relation heads as divide both widths, at most 12: teacher and student may
+    differ in heads and width (Wang et al. 2021).
     """
 
     name, title = "relations", "relation"
@@ -135,7 +130,7 @@ def relations(seen: Seen, heads: int) -> Tensor:
 
 
 class SoftTargets(DistillationLoss):
-    """T² · KL(teacher ‖ student) of the pieces, in nats; the weight is that of DistilBERT's released training."""
+    """T² · KL(teacher ‖ student) of the pieces at the masks, in nats; weighted as in DistilBERT's released training."""
 
     name, title = "soft", "soft-target"
     weight = 5.0
@@ -150,7 +145,7 @@ class SoftTargets(DistillationLoss):
 
 
 class States(DistillationLoss):
-    """1 − cosine of the last states of every token, in [0, 2]."""
+    """1 − cosine of the last states of every token, in [0, 2]; the widths are equal (Sanh et al. 2019)."""
 
     name, title = "states", "last-state"
     is_equally_wide = True
@@ -202,10 +197,7 @@ class TeacherSettings:
 
 @dataclass(frozen=True)
 class DistilledObjective:
-    """An objective over masked pieces, and what a teacher makes of them; an `Objective`.
-
-    What is saved is the student alone; what the teacher computes besides is not counted.
-    """
+    """An objective over masked pieces, and what a teacher makes of them; only the student is saved and counted."""
 
     base: PreTrainingObjective
     teacher: TeacherSettings

@@ -34,10 +34,7 @@ TEMPERATURE = 2.0
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """N sequences as tokens, and their `labels`; what these look like is up to the objective.
-
-    Each of whole texts may have a weight: `weights` [N], with a mean of 1 over all that are learned.
-    """
+    """N sequences and their `labels`, as the objective reads them; whole texts may have `weights` [N] of mean 1."""
 
     tokens: RaggedBatch
     labels: Tensor
@@ -143,10 +140,7 @@ class RegressionObjective(_TextObjective):
 
 
 class TaggingObjective(LabelledObjective):
-    """Mean of -log p(true tag) over the words of a batch, read at their first pieces, in nats, with accuracy.
-
-    Labels are [T], `NO_LABEL` wherever no word begins.
-    """
+    """Mean of -log p(true tag) over words, read at first pieces, in nats; labels are [T], elsewhere `NO_LABEL`."""
 
     def rows(self, model: ModelForTokenClassification, batch: LabelledBatch) -> Tensor:
         """Returns a row for each word."""

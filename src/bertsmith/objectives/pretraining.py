@@ -8,9 +8,8 @@
     rtd        replaced-token detection (Clark et al. 2020): `replaced_tokens`
     imitation  a teacher's states alone (Wang et al. 2020): `distillation`
 
-A `LossTerm` is the loss of one task. A `PreTrainingObjective` adds terms up, says what it asks of the stream, and which
-model it trains; `register` makes it known by its name. An objective of another shape, such as two networks, is a class
-with the methods of `Objective`.
+An objective of another shape than `PreTrainingObjective`, such as two networks, is a class with the methods of
+`Objective`.
 """
 
 from __future__ import annotations
@@ -40,11 +39,7 @@ Figure: TypeAlias = "float | Tensor"
 
 @dataclass(frozen=True)
 class LossOutput:
-    """The loss to differentiate, and figures to report.
-
-    Attributes:
-        sums: figure → (sum over items, number of items), so that averages over batches of different sizes are exact.
-    """
+    """The loss to differentiate, and `sums` for exact averages: figure → (sum over items, number of items)."""
 
     loss: Tensor
     sums: Mapping[str, tuple[Figure, Figure]]
@@ -58,26 +53,19 @@ class Titled(Protocol):
 
 
 class LossTerm(nn.Module):
-    """Mean of -log p(true class) over the predictions that have a label, in nats.
-
-    Attributes:
-        name: of its figures, `NAME_loss` and `NAME_accuracy`.
-    """
+    """Mean of -log p(true class) over predictions with a label, in nats; its figures: `NAME_loss`, `NAME_accuracy`."""
 
     name: ClassVar[str]
     title: ClassVar[str]
 
     def forward(self, scores: Tensor | PieceScores, labels: Tensor, *, total: int | None = None) -> LossOutput:
-        """Measures predictions.
+        """Returns the loss of predictions, 0 without any label, with its sums.
 
         Args:
             scores: [M, V] or [N, 2], of any float dtype.
             labels: [M] or [N] int64, the true classes; -100 where there is none.
-            total: labels of the whole batch, where these are a share of it: the losses of the shares then add up to
-                the mean over the batch. None where this is all.
-
-        Returns:
-            The loss (0 without any label), with sums `NAME_loss` and `NAME_accuracy`.
+            total: labels of the whole batch, where these are a share of it: the losses of the shares then add up to the
+                mean over the batch. None where this is all.
         """
         count = figure((labels != NO_LABEL).sum())
         # 先求和再除：一批中没有任何标签时损失为 0，而不是 NaN
@@ -97,20 +85,14 @@ class MaskedLMLoss(LossTerm):
 
 # 语言模型学不到句与句的关系，而问答、推理都靠它：用 [CLS] 的状态判断 B 是不是 A 的下文
 class NSPLoss(LossTerm):
-    """Task 2: does B follow A (class 0), or is it random (class 1)? (§3.1.) Mean in nats; chance is log 2 = 0.693.
-
-    A sequence without a second segment has no label.
-    """
+    """Does B, where there is one, follow A (class 0), or is it random (1)? (§3.1.) Mean in nats; chance is log 2."""
 
     name, title = "nsp", "next-sentence"
 
 
 # 随机的 B 换了话题，凭话题就能答对 NSP；这里两段出自同一处，只有连贯性能说明次序
 class SOPLoss(LossTerm):
-    """Do two consecutive segments stand in order (class 0), or swapped (1)? (Lan et al. 2020, §3.1.) Chance is log 2.
-
-    The head is that of next-sentence prediction.
-    """
+    """Do two consecutive segments stand in order (class 0), or swapped (1)? (Lan et al. 2020, §3.1.) Chance: log 2."""
 
     name, title = "sop", "sentence-order"
 
@@ -124,21 +106,14 @@ class CausalLMLoss(LossTerm):
 
 # 要从两端的词猜出片段内部，模型必须把整段的意思汇聚到边界上：问答的答案正是这样的片段
 class SpanBoundaryLoss(LossTerm):
-    """-log p of the M hidden pieces by the tokens around their span and their place in it (Joshi et al. 2020, §3.2).
-
-    Comes on top of masked LM wherever spans are hidden.
-    """
+    """-log p of the M hidden pieces by the tokens around their span and their place in it (Joshi et al. 2020, §3.2)."""
 
     name, title = "sbo", "span-boundary"
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """The part of an objective that predicts pieces.
-
-    Attributes:
-        targets: which pieces; where it is the next, tokens read what is before them only.
-    """
+    """The part of an objective that predicts pieces: its loss, and which pieces it predicts."""
 
     loss: LossTerm
     targets: Targets
@@ -222,10 +197,6 @@ class PreTrainingObjective:
 
     A batch that is a share of a larger one (of another rank's, or of several parts) is divided by the counts of the
     larger one: the losses of the shares, and their gradients, then add up to those of the whole.
-
-    Attributes:
-        pair_task: the loss over pairs of segments, or None.
-        span_boundary: the extra loss of span masking, or None.
     """
 
     name: str

@@ -1,19 +1,14 @@
 """Replaced-token detection: a generator fills masks, a discriminator finds what it filled in (Clark et al. 2020).
 
-1. The generator, a masked LM, reads a text with masks and predicts the hidden pieces; a piece is drawn from each
-   prediction.
-2. The discriminator reads the text with these pieces and says of *every* token whether it was replaced. A piece that
-   happens to be the true one counts as original.
-3. Both learn at once: loss = masked LM + 50 · replaced tokens (§2). No gradient goes through the draw: the generator
-   is no adversary, it learns to predict.
+The generator, a masked LM, predicts the hidden pieces; a piece is drawn from each prediction. The discriminator reads
+the text with these pieces and says of *every* token whether it was replaced; a piece that happens to be the true one
+counts as original. Both learn at once: loss = masked LM + 50 · replaced tokens (§2). No gradient goes through the draw.
 
-Notable:
 - the two share their embedding (§3.2): the discriminator sees a few pieces a text, the generator all of the vocabulary
 - the generator has a third of the discriminator's heads, and so a fourth to a half of its width (§3.2: one that is too
   good leaves nothing to find)
-- the draws come with the batch (`PreTrainingBatch.masked_draws`), so that a resumed run, several processes and
-  gradient accumulation see the same pieces replaced
-- the finished discriminator is the model folder; the generator lies in it, under `generator`
+- the draws come with the batch (`PreTrainingBatch.masked_draws`), so that a resumed run, several processes and gradient
+  accumulation see the same pieces replaced
 """
 
 from __future__ import annotations
@@ -69,15 +64,12 @@ class ReplacedTokenLoss(nn.Module):
     title: ClassVar[str] = "replaced-token"
 
     def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
-        """Measures the discriminator.
+        """Returns the loss of the discriminator, with its sums.
 
         Args:
             logits: [T], above 0 for "replaced".
             labels: [T] bool, whether the token was replaced.
             total: tokens of the whole batch, where these are a share of it; None where this is all.
-
-        Returns:
-            The loss, with sums `rtd_loss`, `rtd_accuracy` and `rtd_recall`.
         """
         loss = F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="sum")
         found, count = logits.detach() > 0, len(labels)
@@ -137,10 +129,7 @@ class GeneratorAndDiscriminator(nn.Module):
 
 @dataclass(frozen=True)
 class ReplacedTokenObjective:
-    """Masked LM of the generator, and replaced tokens of the discriminator; an `Objective`.
-
-    A batch that is a share of a larger one is divided by the counts of the larger one, as in `PreTrainingObjective`.
-    """
+    """Masked LM of the generator, and replaced tokens of the discriminator; counts shares as `PreTrainingObjective`."""
 
     name: str = "rtd"
     language_model: LanguageModel = MASKED_LM
@@ -232,14 +221,10 @@ def generator_config(config: ModelConfig) -> ModelConfig:
 
 
 def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
-    """Draws a piece from each of M distributions.
+    """Draws a piece, [M] int64, from each distribution of `logits` [M, V].
 
     Args:
-        logits: [M, V].
         draws: [M] in [0, 1): where, on the line from 0 to 1 that the V probabilities divide, the piece lies.
-
-    Returns:
-        [M] int64.
     """
     # 反函数法：每个位置只用一个随机数，而不是词表那么多个
     ends = logits.float().softmax(-1).cumsum(-1)  # [M, V]

@@ -1,16 +1,10 @@
 """The losses over vectors, found by their names, and the objective: texts to vectors to loss.
 
-info-nce      which of the texts of a batch belongs to which query (van den Oord et al. 2018)
-cosent        pairs in the order of their scores (Su 2022)
-cosine        the cosine of a pair is its score (Reimers and Gurevych 2019)
-margin-mse    how much better a positive fits than a negative, as a teacher sees it (Hofstätter et al. 2020)
-similarities  texts are as alike as a teacher finds them (Tung and Mori 2019)
-
 A large batch need not be encoded at once (gradient caching: Gao et al. 2021, "Scaling Deep Contrastive Learning Batch
 Size under Memory Limited Setup"). The vectors of all texts are computed in small groups whose activations are thrown
 away; the loss is taken over all vectors; in the backward pass each group is computed again, with the same draws of
 dropout, to carry the gradient of its vectors on. The gradient is that of the whole batch, the memory that of a group.
-That is checkpointing with the encoder as the one segment, so `torch.utils.checkpoint` does it, random state included.
+That is checkpointing with the encoder as the one segment, so `torch.utils.checkpoint` does it.
 """
 
 from __future__ import annotations
@@ -122,11 +116,7 @@ class VectorLoss:
         self.temperature = temperature
 
     def __call__(self, vectors: Tensor, batch: VectorBatch) -> Tensor:
-        """Returns the scalar loss.
-
-        Args:
-            vectors: [K, H] float32, of the queries, their positives and the negatives; of any length.
-        """
+        """Returns the scalar loss of `vectors` [K, H] float32: queries, positives, negatives; of any length."""
         raise NotImplementedError
 
 
@@ -144,11 +134,7 @@ class VectorObjective:
     """A loss over the vectors that a model gives the texts of a batch."""
 
     def __init__(self, loss: VectorLoss, read: Read, mini_batch_size: int = 0) -> None:
-        """Puts the parts together.
-
-        Args:
-            mini_batch_size: texts that are encoded at a time; 0 for all at once.
-        """
+        """Puts the parts together; `mini_batch_size` texts are encoded at a time, 0 for all at once."""
         self.loss, self.read, self.mini_batch_size = loss, read, mini_batch_size
 
     def __call__(self, model: Any, batch: VectorBatch) -> LossOutput:
@@ -262,10 +248,7 @@ class SimilarityDistillation(VectorLoss, name="similarities"):
 
 
 class Matryoshka(VectorLoss):
-    """The mean of a loss over the vectors cut to each of several widths (Kusupati et al. 2022, eq. 1).
-
-    A vector's first numbers are then a vector, too: `--dims` keeps what an index has room for.
-    """
+    """Mean of a loss over vectors cut to several widths; `--dims` may then keep one (Kusupati et al. 2022, eq. 1)."""
 
     def __init__(self, loss: VectorLoss, dims: Sequence[int]) -> None:
         if not dims or min(dims) < 1 or len(set(dims)) < len(dims):
