@@ -4,8 +4,6 @@ torch's own keeps the log-probabilities [M, V] in float32 for the backward pass 
 thirty thousand pieces that is the largest tensor of a small model's step. Here the rows are taken in chunks, each is
 read while it is in the cache, and the softmax becomes the gradient in place. Where the scores come from a decoder
 (`PieceScores`), they are computed chunk by chunk too and go straight into its gradients: [M, V] never exists.
-
-On a GPU the passes over a chunk can be compiled into two, and the decoder is filled up to whole tiles.
 """
 
 from __future__ import annotations
@@ -49,8 +47,7 @@ class PieceScores:
 
     Attributes:
         states: [M, E].
-        weight: [V, E], the decoder; often the word embedding.
-        bias: [V].
+        weight: [V, E], the decoder, often the word embedding; its `bias` is [V].
         compiled: whether `torch.compile` fuses the passes over them.
     """
 
@@ -72,12 +69,7 @@ class PieceScores:
 
 
 def cross_entropy(scores: Tensor | PieceScores, labels: Tensor, *, ignored: int = -100) -> CrossEntropy:
-    """Measures predictions; the softmax is computed in float32 whatever the dtype of the scores.
-
-    Args:
-        scores: [M, V], of any float dtype.
-        labels: [M] int64, the true classes.
-    """
+    """Measures scores [M, V] of any float dtype against true classes [M] int64; the softmax is computed in float32."""
     if isinstance(scores, PieceScores) and not scores.are_known:
         decoded = scores.states, scores.weight, scores.bias
         return CrossEntropy(*_DecodedCrossEntropy.apply(*decoded, labels, ignored, scores.compiled))  # type: ignore[no-untyped-call]
@@ -86,12 +78,7 @@ def cross_entropy(scores: Tensor | PieceScores, labels: Tensor, *, ignored: int 
 
 
 class _LossAndGradient(NamedTuple):
-    """What rows of scores cost, and the gradient of that by the scores.
-
-    Attributes:
-        gradient: [m, V], but for the true classes; None where it was not asked for.
-        at_true: [m, 1], the gradient at the true class of each row; None too.
-    """
+    """What rows of scores cost; `gradient` [m, V] but for the true classes, which `at_true` [m, 1] has; or None."""
 
     loss: Tensor
     hits: Tensor
@@ -102,13 +89,7 @@ class _LossAndGradient(NamedTuple):
 def _loss_and_gradient(
     scores: Tensor, true: Tensor, counted: Tensor, *, needs_gradient: bool, dtype: torch.dtype
 ) -> _LossAndGradient:
-    """Measures rows of scores.
-
-    Args:
-        scores: [m, V]; in float32 they are overwritten.
-        true: [m, 1] int64, the class of each row.
-        counted: [m] bool, False for rows that do not count.
-    """
+    """Measures scores [m, V], which are overwritten in float32; `true` [m, 1] int64, `counted` [m] bool."""
     # bf16 只有 8 位有效数字，三万项的求和会失真：在 float32 里算
     scores = scores.float()
     top, best = scores.max(-1, keepdim=True)

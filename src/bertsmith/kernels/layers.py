@@ -1,11 +1,8 @@
 """Linear, Embedding, LayerNorm, Dropout, the rotation and the gate, with precision and cost in plain sight.
 
-Parameters are always float32: they are the master weights that the optimizer moves by tiny steps. A matmul runs in
-the dtype of the activations it is given; a norm keeps its mean, variance and scale in float32. So one cast, at the
-end of the embedding, decides the precision of the whole model, and no hidden context changes it.
-
-Where nothing is learned, queries and keys are rotated, and the gate of a GeGLU is multiplied, in place; on the CPU in
-parts that fit its cache.
+Parameters are always float32: they are the master weights that the optimizer moves by tiny steps. A matmul runs in the
+dtype of the activations it is given; a norm keeps its mean, variance and scale in float32. So one cast, at the end of
+the embedding, decides the precision of the whole model, and no hidden context changes it.
 """
 
 from __future__ import annotations
@@ -142,11 +139,7 @@ _CHOSEN: ContextVar[torch.device | None] = ContextVar("device", default=None)
 
 @contextmanager
 def on_device(device: torch.device | str | None) -> Iterator[torch.device]:
-    """Lets the block compute on a device, in this thread; yields the device.
-
-    Args:
-        device: `cpu`, `cuda`, `cuda:1`, `mps`; None takes the `best_device`.
-    """
+    """Lets the block compute on a device such as `cuda:1`, in this thread, and yields it; None is the `best_device`."""
     token = _CHOSEN.set(best_device() if device is None else device_named(str(device)))
     try:
         yield best_device()
@@ -155,11 +148,7 @@ def on_device(device: torch.device | str | None) -> Iterator[torch.device]:
 
 
 def best_device() -> torch.device:
-    """Returns the device to compute on: that of `on_device`, or of `BERTSMITH_DEVICE`; else a GPU, else the CPU.
-
-    Raises:
-        ConfigError: there is no such device here.
-    """
+    """Returns the device to compute on: that of `on_device`, or of `BERTSMITH_DEVICE`; else a GPU, else the CPU."""
     if (chosen := _CHOSEN.get()) is not None:
         return chosen
     if name := os.environ.get(DEVICE_VARIABLE):
@@ -168,7 +157,7 @@ def best_device() -> torch.device:
 
 
 def device_named(name: str) -> torch.device:
-    """Returns a device of this machine."""
+    """Returns a device of this machine; `ConfigError` where there is none of that name."""
     there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     there += ["mps"] if torch.backends.mps.is_available() else []
     if name in there or (name == "cuda" and "cuda:0" in there):
@@ -194,15 +183,11 @@ ROWS = 256
 
 
 def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turns the pairs (x_i, x_{i + D/2}) of queries and keys: (x cos - y sin, y cos + x sin).
+    """Turns the pairs (x_i, x_{i + D/2}) of queries and keys: (x cos - y sin, y cos + x sin); the values stay.
 
     Args:
-        qkv: [T, 3, A, D]; it is overwritten while no gradient is taken.
-        cosine: [T, D/2] float32.
-        sine: [T, D/2] float32.
-
-    Returns:
-        [T, 3, A, D]; the values as they were.
+        qkv: [T, 3, A, D], as is the result; it is overwritten while no gradient is taken.
+        cosine: [T, D/2] float32, as is `sine`.
     """
     if torch.compiler.is_compiling():
         return _turned(qkv, cosine, sine)
@@ -251,14 +236,10 @@ def _turn_into(result: Tensor, qkv: Tensor, cosine: Tensor, sine: Tensor) -> Ten
 
 
 def gated(states: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """Multiplies the activation of the first half of every state by the second half (Shazeer 2020, equation 6).
+    """Multiplies the activation of the first half of every state by the second half: [T, I] (Shazeer 2020, equation 6).
 
     Args:
         states: [T, 2 I]; on the CPU its first half is overwritten while no gradient is taken.
-        activation: maps [..., I] to [..., I].
-
-    Returns:
-        [T, I].
     """
     expanded, gate = states.chunk(2, dim=-1)  # each [T, I]
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or states.device.type != "cpu":

@@ -1,9 +1,8 @@
 """The one matmul of the network, `hidden @ weight.T + bias`, by the fastest library for it on this processor.
 
-torch multiplies float32 on x86 with MKL, which keeps its AVX-512 kernels for Intel's own processors. oneDNN, which is
-in the same package and does torch's bf16, compiles its kernels for whatever processor it finds: on an AMD EPYC with
-AVX-512 it multiplies float32 more than twice as fast, to the same accuracy. The choice depends on the processor alone,
-never on a measurement, so that a run that is resumed computes the same bits.
+torch multiplies float32 on x86 with MKL, which keeps its AVX-512 kernels for Intel's own processors. oneDNN compiles
+its kernels for whatever processor it finds: on an AMD EPYC with AVX-512 it is more than twice as fast, to the same
+accuracy. The choice depends on the processor alone, so that a run that is resumed computes the same bits.
 
 For prediction alone there is int8 as well, through oneDNN's kernels: each row of the weight and each row of the states
 is stretched over its own 8-bit scale, so that one outlier costs its own row precision and no other.
@@ -53,15 +52,12 @@ _OPERATORS = {
 
 
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiplies states with a weight matrix, in the dtype of the states.
+    """Multiplies states with a weight matrix, in the dtype of the states: [..., out].
 
     Args:
         hidden: [..., in] float32 or bf16.
         weight: [out, in] float32; or `packed`, in the dtype of the states.
         bias: [out] float32, or None.
-
-    Returns:
-        [..., out].
     """
     if weight.is_mkldnn:
         return _multiply(hidden, weight, None if bias is None else bias.to(hidden.dtype))
@@ -77,14 +73,11 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def packed(weight: Tensor) -> Tensor:
-    """Lays a matrix out as oneDNN's kernels read it, for weights that are used many times without a gradient.
-
-    Args:
-        weight: [out, in] bf16 or float32.
+    """Lays a matrix [out, in], bf16 or float32, out as oneDNN reads it, for weights used many times without a gradient.
 
     Returns:
-        The same numbers in an opaque layout, up to a third faster to multiply with; `weight` itself where there is
-        no oneDNN to read them, or the processor has no instructions for its bf16 kernels.
+        The same numbers in an opaque layout, up to a third faster to multiply with; `weight` itself where there is no
+        oneDNN to read them, or the processor has no instructions for its bf16 kernels.
     """
     if weight.device.type != "cpu" or not (
         _has_bf16_kernels() if weight.dtype == torch.bfloat16 else has_packed_kernels()
@@ -134,11 +127,7 @@ class Int8Weight(NamedTuple):
 
 
 def quantized(weight: Tensor) -> Int8Weight:
-    """Rounds a matrix to 8 bits, with a scale for each output.
-
-    Args:
-        weight: [out, in] float32, on the CPU.
-    """
+    """Rounds a matrix [out, in], float32 on the CPU, to 8 bits, with a scale for each output."""
     largest = weight.abs().amax(1)
     if not _adds_pairs_in_32_bits():
         # 没有 VNNI 的处理器先把相邻两个乘积加进 16 位：同号的一对权重之和超过 128 就会溢出，按最大的一对定标可保精确
@@ -152,18 +141,11 @@ def quantized(weight: Tensor) -> Int8Weight:
 
 
 def linear_int8(hidden: Tensor, weight: Int8Weight, bias: Tensor) -> Tensor:
-    """Multiplies float32 states with an 8-bit matrix; the states are rounded to 8 bits too, each row by itself.
+    """Multiplies float32 states [T, in] on the CPU with an 8-bit matrix [out, in]: float32 [T, out].
 
-    A row x becomes step * (q + zero) with q from 0 to 255, so W x + b ≈ step * W q + step * zero * W 1 + b. That the
-    row has a scale of its own makes the result independent of what else is in the batch.
-
-    Args:
-        hidden: [T, in] float32, on the CPU.
-        weight: [out, in].
-        bias: [out] float32.
-
-    Returns:
-        [T, out] float32.
+    The states are rounded too. A row x becomes step * (q + zero) with q from 0 to 255, so
+    W x + b ≈ step * W q + step * zero * W 1 + b. That the row has a scale of its own makes the result independent of
+    what else is in the batch.
     """
     lowest = hidden.amin(1, keepdim=True)
     # 整行相等时步长为 0：垫一个极小的数，不会出现 0/0
@@ -242,13 +224,11 @@ MOST_TOKENS, MOST_HIDDEN = 8192, 4096
 def measure_matmul_flops(
     hidden_size: int, tokens: int, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> float:
-    """Measures the matmul that costs a block most, [T, H] x [H, 4H] of the feed-forward layer.
+    """Measures the matmul that costs a block most, [T, H] x [H, 4H] of the feed-forward layer: operations per second.
 
-    Divided by the operations per token it gives the tokens per second that a model could reach if it did nothing but
-    matmuls; the share of it that a run does reach is its model FLOPs utilisation.
-
-    Returns:
-        Operations per second, a multiply-add being two; the median of at least three measurements.
+    A multiply-add counts two; the result is the median of at least three measurements. Divided by the operations per
+    token it gives the tokens per second of a model that does nothing but matmuls; the share of it that a run reaches is
+    its model FLOPs utilisation.
     """
     device = torch.device(device)
     rows, width = min(tokens, MOST_TOKENS), min(hidden_size, MOST_HIDDEN)

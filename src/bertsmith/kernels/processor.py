@@ -28,9 +28,8 @@ def is_intel() -> bool:
 def multiplies_bf16_faster() -> bool:
     """Tells whether the processor multiplies bf16 matrices faster than float32 ones.
 
-    With AMX, by far. AVX512-BF16 multiplies twice as many numbers an instruction, at full rate on AMD's processors and
-    at a quarter of it on Intel's: there bf16 reaches half of float32's rate (Xeon of the fourth generation whose AMX
-    is hidden by a virtual machine: 84 and 155 GFLOP/s a core).
+    With AMX, by far. AVX512-BF16 runs at full rate on AMD's processors and at a quarter of it on Intel's: there bf16
+    reaches half of float32's rate (Xeon of the fourth generation whose AMX is hidden: 84 and 155 GFLOP/s a core).
     """
     found = torch.cpu.get_capabilities()
     # 指令集里有 bf16 不等于快：英特尔没有 AMX 时，bf16 只有 float32 的一半

@@ -48,16 +48,13 @@ def ragged_attention(
     dropout: float,
     recompute: bool = False,
 ) -> Tensor:
-    """Attends within every sequence of a batch.
+    """Attends within every sequence of a batch: [T, A D], the heads concatenated.
 
     Args:
         qkv: [T, 3, A, D], query, key and value of every token.
         equation: scaled dot-product attention on a rectangle, with its dropout.
         training: whether a backward pass follows, so that cutting costs more.
         recompute: run the equation again in the backward pass instead of keeping its [S, S] maps.
-
-    Returns:
-        [T, A D], the heads concatenated.
     """
     on_cpu = qkv.device.type == "cpu"
     has_varlen = qkv.device.type in ASYNCHRONOUS
@@ -78,14 +75,12 @@ def ragged_attention(
 
 
 def cut_into_rectangles(batch: RaggedBatch, cut_cost: int) -> list[RaggedBatch]:
-    """Cuts a batch between neighbours into batches that are rectangles with less padding.
+    """Cuts a batch between neighbours into rectangles with less padding, or leaves it whole where that costs less.
+
+    It saves most where neighbours are alike: sorted by length.
 
     Args:
         cut_cost: cost of one more rectangle, in attention weights [S, S] that are computed for padding.
-
-    Returns:
-        The same sequences in the same order; the batch itself where cutting saves less than it costs. It saves most
-        where neighbours are alike: sorted by length.
     """
     # 每一层都要问，答案却只和长度有关：同一批只算一次
     key = ("rectangles", cut_cost)
