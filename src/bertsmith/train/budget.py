@@ -54,7 +54,6 @@ def training_flops(config: ModelConfig, batch: PreTrainingBatch, objective: Obje
     """Returns the operations of a step on a batch, forward and backward, by the formula of `BatchCosts`.
 
     Args:
-        batch: its sequences may differ in length; the logits are counted where they are made.
         objective: says which networks run; None is one that predicts pieces and, where there are labels, judges pairs.
     """
     predicting, *judging = (config,) if objective is None else objective.networks(config)
@@ -93,9 +92,7 @@ def steps_for(
     """Returns the number of steps after which the first of the recipe's budgets is used up.
 
     Args:
-        corpus: the first batches of each phase are looked at.
         evaluations: spread over the run, besides the first; they take their part of the minutes. 0 is no first either.
-        compiled: whether the run will fuse the kernels of its blocks.
     """
     ranks = ranks or Ranks()
     shares = recipe.length.shares
@@ -197,12 +194,7 @@ def seconds_per_step(
     warm: int = WARMUP_STEPS,
     accumulate: int = 1,
 ) -> float:
-    """Takes some steps and returns the mean time of those after the first few.
-
-    Args:
-        trainer: of a model that is thrown away.
-        warm: steps of them that do not count, while kernels and memory settle.
-    """
+    """Takes `timed` steps of a model that is thrown away, and returns the mean time of those after the first `warm`."""
     times = []
     for _ in range(timed):
         begun = time.perf_counter()

@@ -1,9 +1,7 @@
 """How a recipe is chosen: from family and size, from a model to continue from, from a file and the command line.
 
-The best recipe known for each family and size is one table (`BEST`); `--family` and `--size` are the only dials.
-Found at equal time on the same text with the same held-out masks; the runs are in docs/notes/measurements.md under
-"What learns best".
-What helps every family in a short run:
+The best recipe known for each family and size is one table (`BEST`). It was found at equal time on the same text with
+the same held-out masks; the runs are in docs/notes/measurements.md under "What learns best". In a short run these help:
 - 30 % of the pieces are hidden instead of 15 %: twice as much to learn from per token read (Wettig et al. 2023)
 - pieces start with vectors counted from the text (`data.corpus.cooccurrence`), not with random ones: a run of minutes
   spends most of its time on learning which words are alike
@@ -12,7 +10,7 @@ What helps every family in a short run:
 - no dropout while the text is not read often (`MANY_PASSES`)
 
 Models with rotary positions find their neighbours early. Where positions are a learned table, the table starts as
-sinusoids (Vaswani et al. 2017, §3.5), which are such neighbours already; everything else of the model stays as it is.
+sinusoids (Vaswani et al. 2017, §3.5), which are such neighbours already.
 """
 
 from __future__ import annotations
@@ -53,9 +51,7 @@ _HIDING = ("mask_rate", "mask_share", "random_share", "max_predictions_per_seq",
 def native_settings(device: torch.device | str, run: Path | None = None) -> dict[str, Any]:
     """Returns the settings that depend on the machine, for commands that choose by themselves.
 
-    Args:
-        run: its folder; a run that was begun there keeps its precision and batch size, and a warning says so where
-            this machine is faster in another precision.
+    A `run` that was begun keeps its precision and batch size, with a warning where another precision is faster here.
     """
     native = native_precision(device)
     if run is None or (begun := _begun_in(run)) is None:
@@ -85,8 +81,7 @@ def chosen_recipe(
     Args:
         given: settings of the command line by name; they win over the file.
         file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
-        run: the run folder; a run that was begun in it goes on with the commit of the Hub that it began with, and with
-            its batch size where none is given.
+        run: the run folder; a run begun in it keeps its commit of the Hub, and its batch size where none is given.
     """
     for name, other, why in (
         ("from", "size", "--from brings its own size; leave out --size"),
@@ -142,11 +137,11 @@ def chosen_recipe(
 
 
 def recipe_for(size: str = "mini", *, device: torch.device | str = "cpu", **overrides: Any) -> PreTrainingRecipe:
-    """Returns the recipe that suits a family and a size, with any setting overridden; see `defaults`.
+    """Returns the recipe that suits a family and a size, with any setting overridden; see `BEST`.
 
     Args:
         size: a published name or `L/H`.
-        device: where the run computes; on a GPU batches are larger, see `defaults.GPU_TOKENS`.
+        device: where the run computes; on a GPU batches are larger, see `GPU_TOKENS`.
         **overrides: settings by name, such as `family` or `steps`; None means "as family and size say".
     """
     family = family_named(overrides.get("family") or ModelSettings.family)
@@ -161,9 +156,7 @@ def recipe_for(size: str = "mini", *, device: torch.device | str = "cpu", **over
 def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecipe:
     """Returns the recipe that continues training a model, such as a general one on the text of a domain.
 
-    Args:
-        folder: a model folder, ours or one that `transformers` wrote.
-        **overrides: settings by name; None means "as the model says".
+    An override of None means "as the model says".
     """
     config = ModelConfig.load(folder)
     chosen = {
@@ -250,10 +243,7 @@ def best_settings(family: str, hidden_size: int) -> dict[str, Any]:
 
 
 def settings_to_continue(hidden_size: int) -> dict[str, Any]:
-    """Returns the settings that suit a trained model: AdamW at a quarter of what fresh weights of that width bear.
-
-    What was learned should move, not be lost.
-    """
+    """Returns the settings that suit a trained model: AdamW at a quarter of what fresh weights of that width bear."""
     known = {128: (32, 1e-3), 256: (16, 1e-3), 512: (16, 5e-4), 768: (32, 2e-4), 1024: (32, 1e-4)}
     batch_size, learning_rate = known[max((width for width in known if width <= hidden_size), default=128)]
     return {"batch_size": batch_size, "learning_rate": learning_rate / 4}

@@ -1,11 +1,9 @@
 """Several processes, one run: what `torchrun` starts, as the trainer sees it.
 
-Every rank draws the same global batches and computes its share of each; the gradients are added up by torch's
-DistributedDataParallel while the backward pass is still running. So the ranks hold the same weights at every step,
-and rank 0 alone reads and writes the run folder. A loss is measured by the counts of the whole batch, which makes the
-shares add up to what one process computes, up to the order of the additions.
-
-`Ranks()` is the one process of an ordinary run; nothing of torch.distributed is touched then.
+Every rank draws the same global batches and computes its share of each; DistributedDataParallel adds the gradients up
+while the backward pass is still running. So the ranks hold the same weights at every step, and rank 0 alone reads and
+writes the run folder. A loss is measured by the counts of the whole batch, which makes the shares add up to what one
+process computes, up to the order of the additions. `Ranks()` is the one process of an ordinary run.
 """
 
 from __future__ import annotations
@@ -135,10 +133,9 @@ def _end_with_launcher() -> None:
 
 @contextmanager
 def connected_ranks() -> Iterator[tuple[Ranks, torch.device]]:
-    """Joins the processes that `torchrun` started, or is alone.
+    """Joins the processes that `torchrun` started, or is alone; yields the ranks, and the device of this one.
 
-    Yields:
-        The ranks, and the device of this one: its own GPU where there are GPUs, else the CPU; or what `--device` says.
+    The device is a GPU of its own where there are GPUs, else the CPU; or what `--device` says.
     """
     chosen = best_device()
     if "TORCHELASTIC_RUN_ID" not in os.environ:

@@ -40,8 +40,7 @@ EARLIEST_ALARM, ALARMING = 0.3, 0.4
 differ too much in when they leave the plateau of knowing frequencies only."""
 
 _FREE = {*ENDS, "seed", "corpus", "precision", "dropout"}
-"""Settings in which a run may differ from those that the laws were fitted to: how long, with which draws, on what text.
-Whether it has dropout follows from the passes over the text, and is looked at by itself."""
+"""Settings in which a run may differ from those that were fitted. Whether it has dropout is looked at by itself."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,8 @@ class LossLaw:
         largest: parameters of the largest model of those runs; of larger ones nothing is known.
         tokens_per_parameter: most that any of them read for each of its parameters. The law has no floor, and promises
             too much to a model that is too small for what it reads.
-        progress: tokens of a run → shares of the way from the unigram entropy to the last loss that are done after
-            equal parts of it, from 0 to 1. A short run spends most of its time on leaving the entropy, a long one
-            little.
+        progress: tokens of a run → shares of the way from the unigram entropy to the last loss after equal parts of it,
+            from 0 to 1. A short run spends most of its time on leaving the entropy.
     """
 
     start: float
@@ -78,12 +76,11 @@ class LossLaw:
     progress: Mapping[float, tuple[float, ...]]
 
     def loss(self, parameters: float, tokens: float, unigram_entropy: float, *, text_tokens: float = math.inf) -> float:
-        """Returns the held-out masked-LM loss to expect at the end of a run, in nats.
+        """Returns the held-out masked-LM loss to expect at the end of a run, in nats as `unigram_entropy` is.
 
         Args:
             parameters: N, those of the blocks, without embeddings and heads.
             tokens: D, read in the run.
-            unigram_entropy: of the pieces of the text, in nats.
             text_tokens: U, different tokens that there are to read.
         """
         read = effective_tokens(tokens, text_tokens) / MILLION
@@ -185,8 +182,7 @@ def expectation_of(recipe: PreTrainingRecipe, config: ModelConfig, corpus: Token
 def is_as_measured(recipe: PreTrainingRecipe) -> bool:
     """Returns whether a recipe is of the kind that the laws were fitted to.
 
-    They are fresh models that learn masks alone, by the best recipe of their family and size as it comes on a CPU, and
-    read their text so seldom that they need no dropout.
+    They are fresh models that learn masks alone, by the best recipe of their family and size on a CPU, without dropout.
     """
     asked = values_of(recipe)
     if recipe.model.start_from or recipe.model.dropout:

@@ -154,10 +154,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class TrainingStopped(KeyboardInterrupt):
-    """A run was asked to stop, and its state is saved.
-
-    It is no error: callers that know nothing of it treat it like Ctrl-C.
-    """
+    """A run was asked to stop, and its state is saved; callers that know nothing of it treat it like Ctrl-C."""
 
     def __init__(self, run: Path, step: int, total_steps: int) -> None:
         super().__init__(f"stopped after step {step} of {total_steps}, all saved in {run}; the same command resumes")

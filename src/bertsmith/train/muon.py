@@ -1,13 +1,11 @@
 """Muon: every hidden matrix moves by an orthogonal matrix, all other parameters by AdamW (Jordan et al. 2024).
 
 A gradient has a few large directions and many small ones; Adam, which scales number by number, mostly follows the large
-ones. Muon keeps the directions of the momentum and makes all of them equally long: with momentum U S Vᵀ it moves by
-U Vᵀ. No singular values are computed: a few polynomial steps drive all of them towards 1 (`orthogonalized`).
+ones. Muon keeps the directions of the momentum and makes all of them equally long: from U S Vᵀ it moves by U Vᵀ. No
+singular values are computed: a few polynomial steps drive all of them towards 1 (`orthogonalized`).
 
-Notable:
-- a weight that holds several matrices, such as query, key and value, is moved matrix by matrix: `Linear.stacked`
-- matrices of one shape are orthogonalised together, in one batched matmul
-- it takes the place of `torch.optim.Muon`, which moves one whole weight after the other and knows no AdamW beside it
+A weight that holds several matrices is moved matrix by matrix (`Linear.stacked`), and those of one shape in one batched
+matmul; `torch.optim.Muon` moves one whole weight after the other.
 """
 
 from __future__ import annotations
@@ -46,11 +44,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, eps: float) -> None:
-        """Prepares the optimizer.
-
-        Args:
-            groups: parameters by group, each with its `weight_decay`; those with `stacked` are [out, in] matrices.
-        """
+        """Prepares the optimizer; each group has a `weight_decay`, and those with `stacked` are [out, in] matrices."""
         super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "stacked": 0})
         others = [{**group} for group in self.param_groups if not group["stacked"]]
         self.found_inf: Tensor | None = None
@@ -111,17 +105,13 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Returns the nearest orthogonal matrices, roughly: singular values between 0.73 and 1.27.
+    """Returns the nearest orthogonal matrices, roughly: singular values between 0.73 and 1.27; zeros stay zeros.
 
-    Singular values below a hundredth of the matrix's norm end lower: up to 78 times as large as they were.
-
-    With X = U S Vᵀ, a X + b X Xᵀ X + c (X Xᵀ)² X has the singular values a s + b s³ + c s⁵ and the same directions.
+    Singular values below a hundredth of the matrix's norm end lower: up to 78 times as large as they were. Each step
+    maps X = U S Vᵀ to a X + b X Xᵀ X + c (X Xᵀ)² X: singular values a s + b s³ + c s⁵, and the same directions.
 
     Args:
         matrices: [B, rows, columns] float32, rows ≤ columns.
-
-    Returns:
-        The same shape and dtype; matrices of zeros stay zeros.
     """
     # 只要方向：bf16 的精度足够，有原生指令的地方快几倍
     states = matrices.to(best_compute_dtype(matrices.device))

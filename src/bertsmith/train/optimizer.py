@@ -1,14 +1,11 @@
 """The optimizer, its parameter groups, its schedule, and the average of the weights that it moves.
 
-The paper's (appendix A.2) is Adam with decoupled weight decay, and a rate that rises linearly over the warm-up and
-then falls linearly to zero. `OPTIMIZERS` names the others: a new entry there becomes a value of `--optimizer`. There
-are two more shapes of the schedule. Parts of a model can learn at rates of their own: `parameter_groups` says which
-and how fast.
+The paper's (appendix A.2) is Adam with decoupled weight decay, and a rate that rises linearly over the warm-up and then
+falls linearly to zero. A new entry of `OPTIMIZERS` becomes a value of `--optimizer`.
 
 With a large rate and small batches each step moves the weights past where they should be, and the scores of one step
 and the next differ. Their average over many steps does not move like that (Polyak and Juditsky 1992; Izmailov et al.
-2018). `follow_weights` keeps it in the state of the optimizer, beside the moments, so that a run that is broken off
-goes on with it.
+2018). `follow_weights` keeps it in the state of the optimizer, so that a resumed run goes on with it.
 """
 
 from __future__ import annotations
@@ -49,9 +46,7 @@ class OptimizerKind:
 
     Attributes:
         build: makes it of groups and of the number that is added to roots of second moments.
-        takes_matrices: whether it has a rule of its own for the matrices that give states
-            (`hidden_matrices`), which are then in groups of their own, with a rate of their own
-            (`matrix_rate`).
+        takes_matrices: whether it moves `hidden_matrices`, in groups of their own, by its own rule and `matrix_rate`.
     """
 
     build: Callable[[Groups, float], torch.optim.Optimizer]
@@ -67,15 +62,11 @@ def build_optimizer(
     epsilon: float = 1e-6,
     matrix_factor: float = 1.0,
 ) -> torch.optim.Optimizer:
-    """Returns an optimizer over the groups of `parameter_groups`; with its defaults two, of which one decays.
+    """Returns an optimizer over the groups of `parameter_groups`, with rate 0: the trainer sets it before every step.
 
     Args:
-        model: its parameters are float32.
         weight_decay: 0.01 in the paper.
         matrix_factor: rate of hidden matrices by that of the rest, for an optimizer with a rule of its own for them.
-
-    Returns:
-        An optimizer with learning rate 0; the trainer sets the rate before every step.
     """
     chosen = optimizer_named(kind)
     matrices = hidden_matrices(model) if chosen.takes_matrices else {}
@@ -90,9 +81,8 @@ def build_optimizer(
 def hidden_matrices(model: nn.Module) -> dict[Tensor, int]:
     """Returns the matrices that give states and learn, with the number of matrices that each weight holds.
 
-    They are those of the blocks, and the layers of pooler and heads that give states in turn, as the layer before the
-    masked-LM decoder does. An embedding is none: it is a table of vectors. What gives the scores of labels or pieces is
-    none either: its rows are read one by one.
+    They are those of the blocks, and the layers of pooler and heads that give states in turn. An embedding is none: it
+    is a table of vectors. What gives the scores of labels or pieces is none either: its rows are read one by one.
     """
     backbones = [module for module in model.modules() if isinstance(module, Backbone)]
     blocks = [block for each in backbones for block in each.encoder.blocks]
@@ -111,11 +101,10 @@ def parameter_groups(
     weight_decay: float = 0.01,
     matrices: Mapping[Tensor, int] | None = None,
 ) -> list[dict[str, Any]]:
-    """Sorts the parameters that learn by how fast they learn and whether they decay.
+    """Sorts the parameters that learn by how fast they learn and whether they decay; frozen ones are in no group.
 
     Lower layers hold what all texts share and need less change than the top, which the task reads (Howard and Ruder
-    2018, "discriminative fine-tuning"). Frozen parameters are in no group. Create the optimizer after every change
-    of the model's shape.
+    2018, "discriminative fine-tuning").
 
     Args:
         learning_rate: that of the heads and the pooler, at least 0.
@@ -125,9 +114,8 @@ def parameter_groups(
         matrices: weights that go into groups of their own, and how many matrices each holds; None for none.
 
     Returns:
-        Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, `rate_factor`, by which `lr` differs from
-        `learning_rate`, for a schedule, and `stacked`, the matrices in each weight of a group of `matrices`, 0 in the
-        others. Those that decay come first.
+        Groups as `torch.optim` takes them, those that decay first. `rate_factor` is `lr` by `learning_rate`, for a
+        schedule; `stacked` the matrices in each weight, 0 outside `matrices`.
     """
     check_rates(learning_rate, layer_decay, weight_decay)
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -183,12 +171,10 @@ def check_rates(learning_rate: float, layer_decay: float, weight_decay: float) -
 class Lamb(torch.optim.Optimizer):
     """Adam whose step is scaled, matrix by matrix, to the size of the matrix (You et al. 2020, algorithm 2).
 
-    With batches of thousands of sequences Adam's rate has to grow with the batch, and then the matrices whose gradients
-    are large for their weights are thrown off first. LAMB moves each matrix by a share of its own norm, so that one
-    rate suits all of them; the paper trains BERT in 76 minutes with batches of 32,768.
-
-    Biases and norms (parameters of one axis) take the plain Adam step, as in the authors' code: they start at 0 or 1,
-    and a step by a share of that says nothing.
+    With batches of thousands of sequences Adam's rate has to grow, and then the matrices whose gradients are large for
+    their weights are thrown off first. LAMB moves each matrix by a share of its own norm, so that one rate suits all of
+    them; the paper trains BERT in 76 minutes with batches of 32,768. Biases and norms take the plain Adam step, as in
+    the authors' code: they start at 0 or 1, and a step by a share of that says nothing.
 
     Attributes:
         found_inf: scalar float32 on the device of the weights; at 1 a step leaves everything as it is. None is 0.
@@ -268,12 +254,7 @@ def optimizer_named(name: str) -> OptimizerKind:
 
 
 def follow_weights(optimizer: torch.optim.Optimizer, step: int, horizon: float) -> None:
-    """Moves the averages towards the weights; call it after every step.
-
-    Args:
-        step: how many were taken, from 1 on.
-        horizon: steps that the average reaches back, in the sense of an exponential average.
-    """
+    """Moves the exponential averages over `horizon` steps towards the weights; call it after each `step`, from 1."""
     every = max(1, round(horizon / UPDATES))
     if step % every:
         return

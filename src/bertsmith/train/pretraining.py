@@ -8,10 +8,9 @@
     run/models/STEP/    model folders kept on the way, where they were asked for
     run/model/          the finished model folder; an objective that trains two networks puts the other one inside
 
-`pretrain` is called the same way every time, on one process or many. What it finds in the folder decides where it
-starts. What a run needs to resume is `RunProgress`, a handful of numbers, together with the weights and the optimizer.
-The loop decides nothing by the clock but when to save; whatever decides about weights or figures is counted in steps,
-so that a run that was killed and one that was not are the same run.
+`pretrain` is called the same way every time: what it finds in the folder decides where it starts. In the loop the clock
+decides only when to save, and that a run far over its minutes ends. All else is counted in steps, so that a run that
+was killed and one that was not are the same run.
 """
 
 from __future__ import annotations
@@ -188,10 +187,8 @@ def pretrain(
     SIGINT and SIGTERM are granted after the step in progress; a second one ends the process at once.
 
     Args:
-        corpus: token shards made by `tokenizer`.
-        tokenizer: saved into the model folder.
+        corpus: token shards made by `tokenizer`, which is saved into the model folder.
         recipe: as asked for; the number of steps is found from its budgets where it has some.
-        options: of this start; None for the defaults.
         ranks: the processes that train together; None is this one alone.
         listeners: are told how the run goes, by the first rank; None is TensorBoard where its writer is installed.
 

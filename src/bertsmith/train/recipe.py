@@ -1,16 +1,8 @@
 """The recipe of a pre-training run: every setting, written once, in parts.
 
-    objective, seed   what is learned, and from which random draws
-    [model]           size, or the folder to continue from; dropout; precision
-    [data]            sequences and batches; [data.masking] what is hidden
-    [trainer]         steps, rate, schedule, optimizer
-    [teacher]         folder, losses, temperature: where a larger model is learned from
-    [length]          minutes, tokens, operations, phases
-
 The options of `bertsmith pretrain` and the tables of `recipe.toml` are made of these declarations. A recipe holds all
 that decides the numbers of a run, down to a fingerprint of its data. It is resolved once, saved into the run folder,
-and read back when the same command is run again; a run whose request differs is refused instead of being mixed up
-with it.
+and read back when the same command is run again; a run whose request differs is refused.
 """
 
 from __future__ import annotations
@@ -102,8 +94,7 @@ class Phase(NamedTuple):
 
     Attributes:
         share: of the steps, in (0, 1].
-        mask_rate: 0 for that of the run, so that a batch size alone can be said.
-        batch_size: 0 for that of the run.
+        mask_rate: 0 for that of the run; the same holds for `batch_size`.
     """
 
     length: int
@@ -261,11 +252,7 @@ class PreTrainingRecipe:
 
     @classmethod
     def load(cls, run: Path) -> PreTrainingRecipe:
-        """Reads `recipe.toml`.
-
-        Raises:
-            RunFolderError: it is missing, damaged, of another version, or has settings this one does not know.
-        """
+        """Reads `recipe.toml`; `RunFolderError` where it is missing, damaged or of another version."""
         path = run / "recipe.toml"
         try:
             return built(cls, read_table(path))

@@ -27,13 +27,10 @@ COURSE = (
 
 
 def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Writes the report of runs that are finished or still going.
+    """Writes the report of runs that are finished or still going, and returns its file.
 
     Args:
         out: the HTML file; None is `report.html` in the folder of a single run, or here for several.
-
-    Returns:
-        The file written.
     """
     folders = [Path(run) for run in runs]
     target = Path(out) if out is not None else (folders[0] if len(folders) == 1 else Path()) / "report.html"

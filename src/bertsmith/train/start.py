@@ -98,12 +98,7 @@ def build_model(
 
 
 def _start_as_counted(table: Tensor, corpus: TokenCorpus, seed: int) -> None:
-    """Lets a fresh table [V, E] start from which pieces stand together in the text; unseen ones stay as drawn.
-
-    Words that are used alike are then alike from the first step, both where they are read and, since the decoder is the
-    same table, where they are guessed. Vectors have length 1, three times that of drawn ones at a width of 256: so the
-    first scores spread by about 1, and the vectors stay themselves through Adam's first steps, which all have one size.
-    """
+    """Starts a fresh table [V, E] from which pieces stand together; rows of length 1 survive Adam's first steps."""
     vectors = torch.from_numpy(piece_vectors(corpus, table.shape[1], seed=seed))
     with torch.no_grad():
         # 没出现过的词（如 [MASK]）没有可数的邻居：保留随机初值，彼此才有区别
@@ -111,11 +106,7 @@ def _start_as_counted(table: Tensor, corpus: TokenCorpus, seed: int) -> None:
 
 
 def _start_as_sinusoids(model: PretrainedModel, amplitude: float) -> None:
-    """Lets a fresh table of positions start as waves of growing length (Vaswani et al. 2017, §3.5).
-
-    Neighbouring places then look alike from the first step, and far ones do not; a table of random rows has to learn
-    first which of them are neighbours. Models without such a table stay as they are.
-    """
+    """Starts a fresh table of positions as `sinusoids`: neighbouring places then look alike from the first step."""
     if (table := getattr(model.backbone.embedding, "position", None)) is not None:
         with torch.no_grad():
             table.weight.copy_(amplitude * sinusoids(*table.weight.shape))

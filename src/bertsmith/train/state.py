@@ -1,13 +1,12 @@
 """Crash-safe training state: everything a run needs to resume bit for bit after `kill -9`.
 
 A state is a folder `state/step-000001000` with the tensors (weights and the optimizer's moments, safetensors) and
-`state.json` (step, stream position, running sums, and the checksum of the tensors). It is written under a temporary
-name, flushed and renamed, so a folder with that name is whole; the checksum finds what the disk spoilt later. The
-last ones are kept, two unless more are asked for, and the best.
+`state.json` (step, stream position, running sums, and a checksum). It is written under a temporary name, flushed and
+renamed, so a folder with that name is whole; the checksum finds what the disk spoilt later.
 
 Only a state whose bytes are not those that were written is damaged; it is set aside as `damaged-step-…`, not deleted.
-Whatever else goes wrong while reading (no memory, no rights, another model) says nothing about the state: it ends the
-command and leaves every state where it is.
+Whatever else goes wrong while reading (no memory, no rights, another model) ends the command and leaves every state
+where it is.
 """
 
 from __future__ import annotations
@@ -41,16 +40,12 @@ def save_state(
     keep: int = KEPT_STATES,
     best_step: int | None = None,
 ) -> Path:
-    """Writes the state of a trainer.
+    """Writes the state of a trainer that is between two steps, and returns its folder.
 
     Args:
-        trainer: between two steps.
         progress: what else the run needs to resume; must survive JSON.
         keep: how many of the newest states stay, at least 1.
         best_step: the state of this step stays as well.
-
-    Returns:
-        The folder written.
     """
     target = folder / _name(trainer.step)
     if target.exists():
@@ -70,13 +65,10 @@ def save_state(
 
 
 def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any] | None:
-    """Puts the newest whole state into a trainer.
+    """Puts the newest whole state into a trainer, and returns its `progress`; None where there is no state.
 
     A damaged one (a wrong checksum, broken JSON, a missing file) is renamed to `damaged-step-…` with a warning that
     names it, and the one before is used.
-
-    Returns:
-        What was given to `save_state` as `progress`, or None when there is no state.
     """
     reading = folder
     try:
@@ -130,11 +122,7 @@ def _entries(folder: Path, prefix: str) -> list[Path]:
 
 
 def _read_record(state: Path) -> dict[str, Any] | None:
-    """Returns what `state.json` of a whole state says; sets a damaged one aside and returns None.
-
-    Raises:
-        OSError: a file is there and cannot be read, or the folder cannot be renamed.
-    """
+    """Returns what `state.json` of a whole state says; sets a damaged one aside and returns None."""
     try:
         record: dict[str, Any] = parse_json(state / "state.json")
         if _checksum(state / "tensors.safetensors", record["progress"]) != record["checksum"]:

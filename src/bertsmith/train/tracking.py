@@ -43,7 +43,6 @@ class StartedRun:
 
     Attributes:
         folder: the run folder. A listener that must know the run again after a kill keeps a file in `folder/tracking`.
-        kind: `pretrain` or `finetune`.
         settings: name → value, flat; numbers, words and None.
         step: steps taken before this start. Figures of later steps that were told before a kill come again, the same.
     """
@@ -199,10 +198,7 @@ class MLflow:
 
 
 class TensorBoard:
-    """Curves named `train/mlm_loss`, `heldout/perplexity` and so on in `RUN/tensorboard`, by the writer `tensorboardX`.
-
-    Every start of a run adds a file.
-    """
+    """Curves such as `train/mlm_loss` in `RUN/tensorboard`, by the writer `tensorboardX`; every start adds a file."""
 
     def __init__(self, _with_model: bool = False) -> None:
         from tensorboardX import SummaryWriter
@@ -285,11 +281,7 @@ TRACKERS: dict[str, Callable[[bool], RunListener]] = {
 
 
 def tracker_named(name: str, *, with_model: bool = False) -> RunListener:
-    """Returns a tracker of `TRACKERS`, one that uploads the finished model folder, too, or not.
-
-    Raises:
-        ConfigError: there is none of that name, or its library is not installed.
-    """
+    """Returns a tracker of `TRACKERS`; `ConfigError` where there is none of that name, or its library is missing."""
     make = named(name, TRACKERS, "tracker")
     try:
         return make(with_model)

@@ -1,14 +1,11 @@
 """`BertTrainer`: forward, backward, clip, step, in plain sight.
 
-Notable:
-- it knows models and objectives in general; pre-training and fine-tuning both run on it
 - it keeps no random state: dropout is seeded anew at every step from (seed, step), so a resumed run draws what an
   undisturbed one draws
 - a batch whose loss or gradient is not finite, or whose loss is absurd, is skipped: the weights stay as they are, the
   step counts; too many of them end the run
 - on a GPU a step reads nothing back: whether a batch is skipped is decided and counted there, and told when somebody
   asks (`read_skips`); the host meanwhile draws the next batches
-- a batch may come in parts (gradient accumulation), and each of several ranks may hold a share of it
 """
 
 from __future__ import annotations
@@ -99,11 +96,10 @@ class BertTrainer(Generic[ModelT]):
     """Trains a model on batches.
 
     Attributes:
-        step: number of steps taken, those with a skipped batch included; part of the saved state.
-        skipped: batches skipped so far; part of the saved state.
-        skipped_in_a_row: batches skipped since the last one that was learned from; part of the saved state.
-        reads_late: whether steps are taken without waiting for the device; the two counts above are then those of the
-            last `read_skips`.
+        step: steps taken, those with a skipped batch included; part of the saved state, as are `skipped` and the next.
+        skipped_in_a_row: batches skipped since the last one that was learned from.
+        reads_late: whether steps are taken without waiting for the device; `skipped` and `skipped_in_a_row` are then
+            those of the last `read_skips`.
     """
 
     def __init__(
@@ -120,13 +116,10 @@ class BertTrainer(Generic[ModelT]):
         """Prepares the training of a model.
 
         Args:
-            objective: what it is trained for. Where a batch comes in parts or shares, their losses must add up to
-                that of the batch; one that divides by counts has to know those of the whole batch.
+            objective: what it is trained for. Where a batch comes in parts or shares, their losses must add up to that
+                of the batch; one that divides by counts has to know those of the whole batch.
             loss_limit: a batch with a larger loss counts as exploded and is skipped.
             ranks: the processes that train together; None is this one alone.
-
-        Raises:
-            ConfigError: the settings do not say how many steps there are, or nothing learns.
         """
         if settings.total_steps < 1:
             raise ConfigError(f"total steps {settings.total_steps} must be at least 1")
@@ -163,15 +156,13 @@ class BertTrainer(Generic[ModelT]):
         )
 
     def train_batch(self, *parts: Batch) -> LossOutput:
-        """Takes one step.
+        """Takes one step; returns the loss and figures of the whole batch, over all parts and ranks, before the step.
+
+        Figures of a skipped batch are left out or 0.
 
         Args:
-            *parts: a batch as the objective understands it, or the parts of one (of this rank's share), whose
-                gradients are added up.
-
-        Returns:
-            The loss and figures of the whole batch, over all parts and ranks, before the step; without sums where
-            the batch was skipped.
+            *parts: a batch as the objective understands it, or the parts of one (of this rank's share), whose gradients
+                are added up.
 
         Raises:
             TrainingError: too many batches were skipped; the weights are as before the step.
@@ -224,11 +215,7 @@ class BertTrainer(Generic[ModelT]):
         self._unread = torch.stack([skipped + ~learned, row, torch.maximum(most, row)])
 
     def read_skips(self) -> None:
-        """Learns of the batches that were skipped on a GPU since the last time; waits for the device.
-
-        Raises:
-            TrainingError: they were too many.
-        """
+        """Learns of the batches that a GPU skipped since the last time, waiting for it; `TrainingError` if too many."""
         if self._unread is None:
             return
         skipped, self.skipped_in_a_row, most_in_a_row = self._unread.tolist()
@@ -258,7 +245,6 @@ class BertTrainer(Generic[ModelT]):
         return LossOutput(output.loss.detach(), output.sums)
 
     def _summed(self, outputs: list[LossOutput]) -> LossOutput:
-        """Adds up the parts, here and on the other ranks."""
         if len(outputs) == 1 and self.ranks.world_size == 1:
             return outputs[0]
         running = RunningAverages()
@@ -274,7 +260,6 @@ class BertTrainer(Generic[ModelT]):
         return LossOutput(summed[0].float(), sums)
 
     def _skip(self, output: LossOutput, norm: Tensor) -> LossOutput:
-        """Leaves a batch out, and ends the run when that happens too often."""
         self.skipped += 1
         self.skipped_in_a_row += 1
         self._end_after_too_many(
