@@ -1,8 +1,7 @@
 """The task models: the backbone of any family, and the heads of a task (Devlin et al. 2019, figures 1 and 4).
 
-Each is a few lines: which heads it has, and what it returns. Its family is that of its configuration, so that
-`ModelForMaskedLM(config)` is a `BertForMaskedLM` for a `BertConfig`; `architectures_by_name()` finds the class that
-a folder's `config.json` names.
+The family is that of the configuration: `ModelForMaskedLM(config)` is a `BertForMaskedLM` for a `BertConfig`.
+`architectures_by_name()` finds the class that a folder's `config.json` names.
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ TASK_MODELS: list[type[TaskModel]] = []
 
 
 class TaskModel(PretrainedModel):
-    """A backbone with the heads of one task.
-
-    Attributes:
-        head_kinds: our name of each head → its kind in `Family.heads`.
-    """
+    """A backbone with the heads of one task; `head_kinds` is our name of each head → its kind in `Family.heads`."""
 
     head_kinds: ClassVar[Mapping[str, str]]
 
@@ -99,11 +94,7 @@ class PreTrainingOutput:
 
 
 class ModelForPreTraining(TaskModel):
-    """Masked LM and next sentence: the two heads of the paper's pre-training (§3.1), and optional parts of others.
-
-    Attributes:
-        span_boundary: the extra head of SpanBERT while it trains, or None; see `add_span_boundary`.
-    """
+    """Masked LM and next sentence: the two heads of the paper's pre-training (§3.1), and SpanBERT's while it trains."""
 
     suffix = "ForPreTraining"
     head_kinds: ClassVar[Mapping[str, str]] = {"masked_lm": "masked_lm", "next_sentence": "next_sentence"}
@@ -117,7 +108,6 @@ class ModelForPreTraining(TaskModel):
         """Builds the model with fresh weights.
 
         Args:
-            config: the shape; its class decides the family.
             pair_head: False leaves the next-sentence head and the pooler out (§5.1, "no NSP"): the folder is then that
                 of a `ModelForMaskedLM`.
         """
@@ -138,10 +128,7 @@ class ModelForPreTraining(TaskModel):
         return self.family.name + (self.suffix if self.has_pair_head else ModelForMaskedLM.suffix)
 
     def add_span_boundary(self) -> None:
-        """Adds the head that predicts a hidden piece from the borders of its span (Joshi et al. 2020, §3.2).
-
-        Training states hold it; `save_pretrained` leaves it out.
-        """
+        """Adds a fresh `SpanBoundaryHead`: training states hold it, `save_pretrained` leaves it out."""
         self.span_boundary = SpanBoundaryHead(self.config)
         initialize_weights(self.span_boundary, self.config.initializer_range)
 
@@ -155,7 +142,6 @@ class ModelForPreTraining(TaskModel):
         """Predicts the masked pieces, and whether B follows A.
 
         Args:
-            batch: N sequences, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
             masked_positions: [M] int64 indices into the T tokens; None is every token.
             masked_spans: [M, 3] int64, as `SpanBoundaryHead` takes them; None leaves that head out.
         """
@@ -249,10 +235,7 @@ class LabelledModel(TaskModel):
 
 
 class ModelForSequenceClassification(LabelledModel):
-    """One linear layer over the pooled `[CLS]`, for texts and pairs of texts (§4.1).
-
-    The outputs are classes, labels that do not exclude one another, or a number: see `config.problem_type`.
-    """
+    """One linear layer over the pooled `[CLS]` (§4.1): classes, labels or a number, as `config.problem_type` says."""
 
     suffix = "ForSequenceClassification"
     head_kinds: ClassVar[Mapping[str, str]] = {"classifier": "sequence_classifier"}

@@ -1,12 +1,10 @@
 """Scaled dot-product self-attention over ragged batches: project, attend, join.
 
-Notable:
-- one fused projection for query, key and value: one matmul instead of three
-- the equation that is written here is the one that trains; `kernels/ragged_attention.py` decides in which rectangles
-  it is run, and where a fused kernel computes the same faster
-- asking for the attention maps takes a path of its own, so looking never changes the numbers used in training
-- with rotary positions (Su et al. 2021) a place is an angle that turns queries and keys: the product of a query at m
-  with a key at n depends on m - n alone, so one pattern serves every place of the text, and nothing is learned
+The equation written here is the one that trains; `kernels/ragged_attention.py` decides in which rectangles it is run,
+and where a fused kernel computes the same faster. Asking for the attention maps takes a path of its own, so looking
+never changes the numbers used in training. With rotary positions (Su et al. 2021) a place is an angle that turns
+queries and keys: the product of a query at m with a key at n depends on m - n alone, so one pattern serves every place
+of the text, and nothing is learned.
 """
 
 from __future__ import annotations
@@ -102,9 +100,7 @@ class MultiHeadSelfAttention(nn.Module):
         """Computes softmax(Q Kᵀ / √D) V for a rectangle of sequences (Vaswani et al. 2017, equation 1).
 
         Args:
-            query: [N, A, S, D].
-            key: [N, A, S, D].
-            value: [N, A, S, D].
+            query: [N, A, S, D], as are `key` and `value`.
             hidden_keys: bool, broadcast over [N, A, S, S]: True where the key must not be read. None hides nothing.
         """
         # 缩放 1/sqrt(D)：否则 D 较大时点积方差为 D，softmax 会饱和、梯度消失
@@ -159,9 +155,5 @@ def _angles(batch: RaggedBatch, head_size: int, base: float) -> tuple[Tensor, Te
 
 
 def rotated(qkv: Tensor, batch: RaggedBatch, base: float) -> Tensor:
-    """Turns the queries and keys of every token by the angles of its place; the values stay.
-
-    Args:
-        qkv: [T, 3, A, D]; dimension i of a head is paired with i + D/2, as published models have it.
-    """
+    """Turns queries and keys of `qkv` [T, 3, A, D] by their places, dimension i with i + D/2 as in published models."""
     return rotate(qkv, *rotary_angles(batch, qkv.shape[-1], base))

@@ -1,7 +1,6 @@
 """What every whole model can do, and what every backbone gives: `PretrainedModel` and `Backbone`.
 
-A *backbone* is the network that all tasks of a family share (`families/`); a *task model* is a backbone with heads
-(`architectures.py`). Both are built from scratch, read from a model folder and written to one in the same way.
+A *backbone* is the network that all tasks of a family share (`families/`); a *task model* is a backbone with heads.
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ class PretrainedModel(nn.Module):
         suffix: how the `transformers` class that reads the same folder is called after its family: `ForMaskedLM`.
         heads: our names of the modules that a new task starts afresh.
         training_heads: our names of modules that serve training only; no model folder holds them.
-        token_outputs: published names of the outputs [T, ...].
-        sequence_outputs: published names of the outputs [N, ...].
-        backbone: the network below the heads; a backbone's is itself.
+        token_outputs: published names of the outputs [T, ...]; `sequence_outputs` those of the outputs [N, ...].
         load_report: what was found when the model was loaded; None for a model made from scratch.
     """
 
@@ -75,14 +72,13 @@ class PretrainedModel(nn.Module):
     def from_pretrained(cls, folder: str | Path, *, new_heads: bool | Collection[str] = False, **changes: Any) -> Self:
         """Loads a model folder, ours or one that `transformers` wrote: in training mode, float32, on the CPU.
 
-        The weights are mapped from the file, not read: a base model is there in a fraction of a second, and pages
-        that are written to become private copies.
+        The weights are mapped from the file, not read: a base model is there in a fraction of a second, and pages that
+        are written to become private copies.
 
         Args:
             new_heads: start the heads with fresh weights, whatever the folder holds: True for all `heads` of this
                 class, or some of their names. A folder without pooler then gets a fresh one too.
-            **changes: fields of the configuration to change, such as `id2label` for the classes of a new head, or
-                `hidden_dropout_prob`.
+            **changes: fields of the configuration to change, such as `id2label` for the classes of a new head.
         """
         return cls._from_folder(cls, folder, new_heads, changes)
 
@@ -126,8 +122,7 @@ class PretrainedModel(nn.Module):
     def set_int8(self, enabled: bool) -> None:
         """Runs the four matmuls of every block in 8 bits while no gradient is taken, or no longer.
 
-        Everything else (embeddings, norms, softmax, pooler, heads, adapters) stays as it is. The compute dtype must
-        be float32 and the model on the CPU.
+        Everything else stays as it is. The compute dtype must be float32 and the model on the CPU.
         """
         for block in self.backbone.encoder.blocks:
             for path in self.family.layers.paths:
@@ -168,7 +163,6 @@ class PretrainedModel(nn.Module):
 
     @classmethod
     def _named_heads(cls, new_heads: bool | Collection[str]) -> tuple[str, ...]:
-        """Returns our names of the heads that are to start afresh."""
         if isinstance(new_heads, bool):
             return tuple(cls.heads) if new_heads else ()
         unknown = set(new_heads) - set(cls.heads)

@@ -1,8 +1,6 @@
 """`ModelConfig`: what the configurations of all families share, and `config.json`, where they are kept.
 
 Each family defines its own frozen dataclass with the fields of its `config.json` (`families/bert.py` has `BertConfig`).
-This base class reads and writes the file, refuses what would be another network, and checks what every family has:
-sizes, dropout rates, labels, pruned heads.
 """
 
 from __future__ import annotations
@@ -156,7 +154,6 @@ class ModelConfig:
 
         Args:
             size: a name of `NAMED_SIZES`, or `L/H` such as `6/384` with H a multiple of 64.
-            **overrides: any field, such as `vocab_size`.
         """
         layers, hidden = cls.shape_of(size)
         shape: dict[str, Any] = {
@@ -212,7 +209,6 @@ class ModelConfig:
 
     @classmethod
     def _parse(cls, values: dict[str, Any], family: Family, path: Path) -> Self:
-        """Builds the configuration from what `config.json` holds."""
         ours = {theirs: name for name, theirs in cls.published_fields.items()}
         values = {ours.get(name, name): value for name, value in values.items()}
         known = cls.field_names()

@@ -63,8 +63,7 @@ class PublishedNames:
 
     Attributes:
         prefix: before the names of the backbone in a model that has heads, such as `bert.`.
-        backbone: our modules → theirs, without any prefix.
-        heads: the same for the modules of the heads.
+        backbone: our modules → theirs, without any prefix; `heads` the same.
         decoder: their name of the masked-LM decoder. Some writers store it although it is tied to the word embedding.
         derived: other tensors that some writers store although they follow from the configuration.
     """
@@ -92,11 +91,8 @@ class Family:
     """A kind of model.
 
     Attributes:
-        model_type: its name in `config.json`.
         name: how the names of its architectures begin: `Bert` in `BertForMaskedLM`.
-        heads: kind of head → the module; a task model whose kinds are all here can be built of this family. The kinds
-            are those of `architectures.py`.
-        layers: where the matrices of a block are.
+        heads: kind of head, as in `architectures.py` → the module; a task model whose kinds are all here can be built.
         objective: what it was published with, by its name among the pre-training objectives.
         tokenizer: the kind of vocabulary that is learned for a new model.
     """
@@ -122,10 +118,7 @@ def register(family: Family) -> None:
 
 @functools.cache
 def families() -> dict[str, Family]:
-    """Returns every family by its `model_type`: those of `families/`, and those of installed packages.
-
-    A package names its own as an entry point of the group `bertsmith.families`.
-    """
+    """Returns every family by its `model_type`: ours, and the entry points `bertsmith.families` of other packages."""
     installed: list[Family] = [entry.load() for entry in metadata.entry_points(group="bertsmith.families")]
     return dict(sorted(_OWN.items())) | {family.model_type: family for family in installed}
 

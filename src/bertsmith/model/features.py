@@ -1,11 +1,8 @@
 """The feature-based use: states of a frozen encoder as inputs of another model (Devlin et al. 2019, §5.3, table 7).
 
-Notable:
-- a frozen encoder is always in evaluation mode, without dropout, and takes no gradient; one that learns with its top
-  is that of §5.1, "+ BiLSTM"
-- while a run trains, the states of a sentence are computed when it is first met, and remembered: all later epochs cost
-  what the top costs
-- the folder is that of a plain backbone, which every tool of the field reads, and `features.safetensors` beside it
+A frozen encoder is always in evaluation mode, without dropout; one that learns with its top is the BiLSTM of §5.1.
+While a run trains, the states of a sentence are computed when it is first met, and remembered: all later epochs cost
+what the top costs. The folder is that of a plain backbone, and `features.safetensors` beside it.
 """
 
 from __future__ import annotations
@@ -40,8 +37,7 @@ class LayerFeatures(nn.Module):
 
     Attributes:
         size: its width: H, or 4H for `concat-last-four`.
-        weights: [K], for the weighted sums: their softmax mixes the K layers; learned with the model on top. None
-            for the other choices.
+        weights: [K], learned: their softmax mixes the K layers of a weighted sum. None for the other choices.
     """
 
     def __init__(self, config: ModelConfig, choice: LayerChoice | int) -> None:
@@ -131,12 +127,7 @@ class FeatureTagger(PretrainedModel):
     def __init__(
         self, backbone: Backbone, layers: LayerChoice | int, top: Top, size: int, *, is_frozen: bool = True
     ) -> None:
-        """Puts a fresh top over an encoder, whose configuration names the labels.
-
-        Args:
-            layers: as in `LayerFeatures`.
-            is_frozen: False lets the encoder learn as well.
-        """
+        """Puts a fresh top over an encoder, whose configuration names the labels; it learns too unless `is_frozen`."""
         super().__init__()
         self.config = backbone.config
         self.backbone = backbone.requires_grad_(not is_frozen)
@@ -151,13 +142,7 @@ class FeatureTagger(PretrainedModel):
     def load(
         cls, folder: str | Path, labels: Sequence[str], layers: LayerChoice | int, top: Top, size: int, **changes: Any
     ) -> FeatureTagger:
-        """Returns what `save_pretrained` wrote; it remembers nothing, since it may meet any number of sentences.
-
-        `changes` are fields of the encoder's configuration.
-
-        Raises:
-            CheckpointError: the folder holds no such model.
-        """
+        """Returns what `save_pretrained` wrote, and remembers nothing; `changes` are of the encoder's configuration."""
         backbone = Backbone.from_pretrained(folder, need_pooler=False, id2label=dict(enumerate(labels)), **changes)
         model = cls(backbone, layers, top, size)
         read_modules(model_folder(folder) / TENSOR_FILE, model._own_modules())

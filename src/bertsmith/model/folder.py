@@ -44,7 +44,6 @@ WRAPPERS = (
 )
 """Names under which common tools keep a whole model, and so begin all names of its tensors."""
 _AT_ONCE = 1 << 24
-"""Bytes of a tensor that are looked at together."""
 
 StoredAs = Literal["float32", "bf16", "int8"]
 
@@ -56,11 +55,7 @@ PROBLEMS_SHOWN = 3
 
 
 def published_names(name: str, names: PublishedNames) -> tuple[str, ...]:
-    """Translates a parameter's name, such as `backbone.encoder.blocks.0.attention.qkv.weight`, into those on disk.
-
-    Raises:
-        KeyError: no module of that name is in the family's table.
-    """
+    """Translates a parameter's name, such as `backbone.encoder.blocks.0.attention.qkv.weight`, into those on disk."""
     prefix = names.prefix if name.startswith(BACKBONE) else ""
     module, _, kind = name.removeprefix(BACKBONE).rpartition(".")
     numbers = re.findall(r"\.(\d+)\.", module)
@@ -79,10 +74,9 @@ def save_model_folder(
     leave_out: tuple[str, ...] = (),
     weights: StoredAs = "float32",
 ) -> None:
-    """Writes `model.safetensors` and `config.json`, each whole or not at all.
+    """Writes `model.safetensors` and `config.json`, each whole or not at all; files of the same names are replaced.
 
     Args:
-        folder: made when missing; files of the same names are replaced.
         architecture: the `transformers` class that reads these tensors, such as `BertForPreTraining`.
         weights: how they are stored; in `int8` the file is `model.int8.safetensors`, which this package alone reads.
     """
@@ -177,9 +171,7 @@ def load_model_folder(
 
     Args:
         model: a model whose shapes come from the folder's `config.json`; it may be on the meta device.
-        folder: holds `model.safetensors`, or its shards with `model.safetensors.index.json`.
-        fresh: our names of modules that are left as they are whatever is on disk, such as `("classifier",)` when a
-            folder is about to be fine-tuned for new classes.
+        fresh: our names of modules left as they are whatever is on disk, such as `classifier` before fine-tuning.
         optional: our names of modules that may be absent on disk and are then left as they are.
     """
     with StoredTensors.of_folder(model_folder(folder)) as stored:
@@ -258,11 +250,7 @@ def stored_heads(folder: str | Path) -> set[str]:
 
 
 def fingerprint_weights(folder: str | Path) -> str:
-    """Returns a hex digest of all weights of a model folder.
-
-    Raises:
-        CheckpointError: the folder holds none, or they cannot be read.
-    """
+    """Returns a hex digest of all weights of a model folder; `CheckpointError` where none are there or readable."""
     folder = model_folder(folder)
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
@@ -385,7 +373,6 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
         raise CheckpointError(f"{folder}: no model.safetensors; {_other_weights(folder)}")
 
     def _unwrapped(self) -> StoredTensors:
-        """Takes off what a wrapper put before all names."""
         names, wrapper = without_wrapper(self.names, self.path)
         self.names = {ours: self.names[theirs] for ours, theirs in names.items()}
         self._scales = {name.removeprefix(wrapper): scale for name, scale in self._scales.items()}
@@ -408,11 +395,7 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
         return list(file.header[spelling]["shape"])
 
     def read(self, names: list[str], shape: list[int]) -> Tensor | str:
-        """Reads one of our tensors of a shape from its one or several on disk, which are stacked by rows.
-
-        Returns:
-            The tensor in float32, a view of the mapped file where it is stored so; or what is wrong with it.
-        """
+        """Returns one of our tensors in float32, stacked by rows from its one or several on disk; or what is wrong."""
         each = [shape[0] // len(names), *shape[1:]] if shape else shape
         for name in names:
             if self.shape(name) != each:

@@ -51,10 +51,7 @@ def write_backbone(backbone: Backbone, file: Path) -> None:
 
 @dataclass(frozen=True)
 class PaddedBatch(RaggedBatch):
-    """A rectangle that passes for a ragged batch: its padding counts as tokens, which no other token reads.
-
-    So the graph is traced through the model's own modules, whatever the family. The outputs at padding are whatever
-    comes out.
+    """A rectangle that passes for a ragged batch: padding counts as tokens that no other reads, with arbitrary outputs.
 
     Attributes:
         attention_mask: [N, S] int64, 1 on real tokens; each row is ones followed by zeros.

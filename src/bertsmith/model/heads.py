@@ -1,9 +1,8 @@
 """The heads: what reads the encoder's states and turns them into predictions.
 
-Each is the few lines the paper gives it, and says in `reads` which field of a `BackboneOutput` it takes. A classifier
-says in `output` which of its layers has a row for each label, for folders that do not name theirs. A head knows
-nothing of losses or labels; those are in `objectives` and `finetune`. `HEADS` are the kinds that BERT has; a
-family whose published heads differ defines its own modules for these kinds.
+Each says in `reads` which field of a `BackboneOutput` it takes. A classifier says in `output` which of its layers has a
+row for each label, for folders that do not name theirs. Losses are in `objectives`. `HEADS` are the kinds that BERT
+has; a family whose published heads differ defines its own modules for these kinds.
 """
 
 from __future__ import annotations
@@ -37,11 +36,9 @@ Reads = Literal["hidden_states", "pooled", "cls", "mean"]
 class MaskedLMHead(nn.Module):
     """Dense + activation + LayerNorm, then the word embedding itself as decoder, plus a bias per piece.
 
-    The paper (§3.1) asks for a softmax over the vocabulary; these layers are those of the release.
-
-    The decoder is tied: a piece is predicted by the similarity of the transformed state with that piece's embedding,
-    so that both directions train one matrix. Models with a decoder of their own exist
-    (`config.tie_word_embeddings=False`) and are read too.
+    The paper (§3.1) asks for a softmax over the vocabulary; these layers are those of the release. A piece is predicted
+    by the similarity of the transformed state with that piece's embedding, so that both directions train one matrix.
+    Models with a decoder of their own (`config.tie_word_embeddings=False`) are read too.
 
     Attributes:
         compiled: whether `torch.compile` may fuse what is computed from the scores.
@@ -134,8 +131,7 @@ class NextSentenceHead(nn.Module):
 class SequenceClassifier(nn.Module):
     """Dropout and one linear layer over the pooled `[CLS]` (§4.1: the only new parameters of fine-tuning).
 
-    What the outputs mean is up to `config.problem_type`: the classes of a softmax, labels with a sigmoid each, or,
-    with one output, a number (the similarity of a pair).
+    `config.problem_type` says what the outputs are: classes of a softmax, labels with a sigmoid each, or a number.
     """
 
     reads: ClassVar[Reads] = "pooled"
@@ -226,15 +222,13 @@ class Spans(NamedTuple):
 
 
 def best_spans(scores: SpanScores, allowed: Tensor, *, count: int = 20, max_tokens: int = 30) -> Spans:
-    """Finds the best answers in one sequence.
+    """Finds the best answers in one sequence, at most `count`, with the null score.
+
+    Of equal scores the earlier start comes first, then the shorter span.
 
     Args:
         scores: start and end scores [S] of the sequence's tokens, the first of them `[CLS]`.
         allowed: [S] bool, the tokens an answer may consist of: those of the passage.
-
-    Returns:
-        At most `count` spans, and the null score. Where scores are equal, the earlier start comes first, then the
-        shorter span.
     """
     start, end = (score.detach().float().cpu() for score in scores)
     width = min(max_tokens, len(start))

@@ -1,18 +1,15 @@
 """Adapters: a few new weights inside a model whose own stay as they are, so that one backbone serves many tasks.
 
-Two kinds. A *bottleneck* squeezes what a sub-layer gives through a narrow layer and adds the result to it, before the
-residual sum (Houlsby et al. 2019, "Parameter-Efficient Transfer Learning for NLP", §2.1: after the attention's output
-and after the feed-forward layer's). *LoRA* adds a product of two thin matrices to a weight (Hu et al. 2021, "LoRA:
-Low-Rank Adaptation of Large Language Models", §4.1).
+A *bottleneck* squeezes what a sub-layer gives through a narrow layer and adds the result to it, before the residual sum
+(Houlsby et al. 2019, §2.1). *LoRA* adds a product of two thin matrices to a weight (Hu et al. 2021, §4.1).
 
-Notable:
 - an adapted layer is still a `Linear` whose weight has its old name; the adapter is a module in a slot beside it, so
   every way of running a block (maps, checkpointing, packed weights) runs the adapter too
-- what learns is the active adapter with its heads, and nothing else; the pooler counts as a head: it was trained for
-  next-sentence prediction, and is new where a folder has none
+- what learns is the active adapter with its heads; the pooler counts as a head: it was trained for next-sentence
+  prediction, and is new where a folder has none
 - an inactive adapter is no part of the module tree: not in `state_dict`, not moved by `to`, until it is activated
-- a frozen weight needs no input of its layer kept and no moments, and below the lowest adapter there is no backward
-  pass at all: that is where the memory goes (`benchmarks/adapters_memory.py`)
+- a frozen weight keeps no input of its layer and no moments, and below the lowest adapter there is no backward pass at
+  all: that is where the memory goes (`benchmarks/adapters_memory.py`)
 - adapters come last: prune, resize and drop layers before, they are made for the shapes they find
 """
 
@@ -299,7 +296,6 @@ def _adapted(model: PretrainedModel) -> Iterator[tuple[str, AdaptedLinear]]:
 
 
 def _head_paths(model: PretrainedModel) -> list[str]:
-    """Returns the paths of the heads and of the pooler, those that the model has."""
     pooler = [] if model.backbone.pooler is None else [f"{_backbone_path(model)}pooler"]
     # 主干自己的头就是池化层：同一个模块只列一次
     heads = [head for head in model.heads if getattr(model, head) is not None]
@@ -307,7 +303,6 @@ def _head_paths(model: PretrainedModel) -> list[str]:
 
 
 def _backbone_path(model: PretrainedModel) -> str:
-    """Returns what the paths of the backbone's modules begin with: nothing, where the model is a backbone itself."""
     return "" if isinstance(model, Backbone) else "backbone."
 
 
@@ -325,8 +320,6 @@ def _new_layers(model: PretrainedModel, settings: AdapterSettings) -> dict[str, 
 def _block_layers(
     block: nn.Module, layers: BlockLayers, settings: AdapterSettings, config: ModelConfig
 ) -> dict[str, nn.Module]:
-    """Returns the fresh modules for one block by the paths in it."""
-
     def matrix(path: str) -> nn.Linear:
         layer = block.get_submodule(path)
         assert isinstance(layer, nn.Linear)

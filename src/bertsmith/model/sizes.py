@@ -1,12 +1,9 @@
 """What a size costs, before anything is trained: parameters, floating-point operations, memory.
 
-Notable:
-- parameters and the weights that matmuls read are counted on a model without memory (torch's meta device), so they are
-  those of any family; operations follow from them and from the shape of a batch
-- a matmul [m, k] x [k, n] counts 2 m k n operations, a multiply-add being two; norms, activations and softmax are not
-  counted, as in every published figure
-- the memory is what BERT's modules keep for the backward pass on the CPU, tensor by tensor; a GPU keeps less, since its
-  dropout masks take a byte and its fused attention keeps no [S, S] maps
+Parameters and the weights that matmuls read are counted on a model without memory (torch's meta device), so they are
+those of any family. A matmul [m, k] x [k, n] counts 2 m k n operations; norms, activations and softmax are not counted,
+as in every published figure. The memory is what BERT's modules keep for the backward pass on the CPU; a GPU keeps less,
+since its dropout masks take a byte and its fused attention keeps no [S, S] maps.
 """
 
 from __future__ import annotations
@@ -67,9 +64,8 @@ class MatmulWeights:
         encoder: in the L blocks, and between the embedding and them; a block that runs several times counts each time.
         attention: the width of the heads of each layer, A D where none was pruned, and the tokens in its window, or
             None where it reads the whole text.
-        pooler: read for each sequence.
+        pooler: read for each sequence, as `next_sentence` is.
         masked_lm: read for each masked position, the decoder included, tied or not.
-        next_sentence: read for each sequence.
     """
 
     encoder: int
@@ -213,17 +209,14 @@ class BatchCosts:
         return 3 * self.weight_bytes
 
     def activation_bytes(self, dtype: torch.dtype) -> int:
-        """Memory that a pre-training step keeps from the forward for the backward pass.
+        """Memory that a pre-training step keeps from the forward for the backward pass, with matmuls in `dtype`.
 
         Per token, a block keeps its input, the query, key and value, the mixed values, two sums before a norm and the
         first norm's output (8 H); a mask for each of two dropouts (2 H); the feed-forward layer before and after its
         activation (2 I); and for attention the softmax, its dropout mask and their product (3 A S). At each of the M
         masked positions there are the V log-probabilities, in float32: the largest part of a small model. The peak is
-        higher for a moment, when the gradient of the logits takes that much again.
-
-        Args:
-            dtype: of the matmuls, `torch.float32` or `torch.bfloat16`. With the second, its copies of the float32
-                weights are kept as well, and counted here.
+        higher for a moment, when the gradient of the logits takes that much again. In bf16 the copies of the float32
+        weights count too.
         """
         config, width = self.config, dtype.itemsize
         hidden, layers = config.hidden_size, config.num_hidden_layers
@@ -242,6 +235,5 @@ class BatchCosts:
 
     @property
     def _num_matmul_weights(self) -> int:
-        """Weights of all matrices that a pre-training step multiplies by, the tied decoder included."""
         weights = self.weights
         return weights.encoder + weights.pooler + weights.masked_lm + weights.next_sentence

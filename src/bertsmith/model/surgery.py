@@ -1,7 +1,6 @@
 """Changing a model that already exists: fewer heads or layers, more pieces or positions, parts that stay as they are.
 
-Notable:
-- every function changes the model in place, weights and `config` together, so what is saved next loads as it is
+- a model is changed in place, weights and `config` together, so what is saved next loads as it is
 - a changed parameter is a new tensor: create the optimizer afterwards, or it goes on moving the old one
 - the folders load in `transformers` too, except those with pruned heads: its version 5 no longer builds such models
 """
@@ -33,8 +32,7 @@ def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) ->
     The result is what the whole model computes when these heads contribute nothing, at less cost.
 
     Args:
-        heads: by layer, counted from 0, the heads to cut, numbered as in the whole model whatever was pruned before;
-            heads that are gone already may be named again.
+        heads: by layer from 0, the heads to cut, numbered as in the whole model; those gone already may be named again.
     """
     config = model.config
     pruned = {layer: set(gone) for layer, gone in config.pruned_heads.items()}
@@ -154,14 +152,13 @@ def as_distilbert(model: PretrainedModel) -> PretrainedModel:
 def resize_vocabulary(model: PretrainedModel, new_size: int, *, sources: Sequence[Sequence[int]] | None = None) -> None:
     """Gives the model room for more pieces, or takes the last ones away.
 
-    A new piece starts where the model expects something like it: as the mean of all pieces, or better of those that
-    used to spell it (Hewitt 2021, "Initializing New Word Embeddings"). The same holds for its bias in the masked-LM
-    head, and for its row of a decoder that is not tied.
+    A new piece starts as the mean of all pieces, or better of those that used to spell it (Hewitt 2021, "Initializing
+    New Word Embeddings"). So do its bias in the masked-LM head and its row of a decoder that is not tied.
 
     Args:
         new_size: pieces after the change; more than `pad_token_id`.
-        sources: for each new piece the ids, in the old vocabulary, of the pieces whose mean it starts as; an empty one
-            takes the mean of all. None does so for every new piece.
+        sources: for each new piece the old ids whose mean it starts as; empty, or None for every piece: the mean of
+            all.
     """
     old_size = model.config.vocab_size
     config = model.config.changed(vocab_size=new_size)
@@ -185,12 +182,10 @@ def resize_vocabulary(model: PretrainedModel, new_size: int, *, sources: Sequenc
 
 @torch.no_grad()
 def cut_vocabulary(model: PretrainedModel, tokenizer: WordPieceTokenizer, used: Collection[int]) -> WordPieceTokenizer:
-    """Takes pieces out of a vocabulary and of the model: all but those `used`.
+    """Takes all pieces but those `used` out of a vocabulary and of the model, and returns the tokenizer that is left.
 
     Special tokens, the user's own, and single characters stay, so that every word that could be spelled still can be.
-
-    Returns:
-        A tokenizer with the pieces that are left, in their old order; save it beside the model.
+    The pieces keep their order; save the tokenizer beside the model.
     """
     pieces = tokenizer.vocab
     if len(pieces) > model.config.vocab_size:
@@ -220,19 +215,14 @@ def extend_vocabulary(
     *,
     user_tokens: Sequence[str] = (),
 ) -> Tokenizer:
-    """Adds pieces, such as the terms of a domain, to a vocabulary and to the model.
+    """Adds pieces, such as the terms of a domain, to a vocabulary and to the model, and returns the new tokenizer.
 
     Each starts as the mean of the pieces that the old tokenizer spells it with. Rows of the model that belong to no
-    piece of the tokenizer (a vocabulary padded to a round size) are dropped first.
+    piece of the tokenizer (a vocabulary padded to a round size) are dropped first. Save the tokenizer beside the model.
 
     Args:
-        tokenizer: the model's; it stays as it is.
-        new_pieces: whole words, and parts of words with `##`, normalised as the tokenizer does (in lower case, for
-            one that lower-cases).
+        new_pieces: whole words, and parts of words with `##`, normalised (such as in lower case) as the tokenizer does.
         user_tokens: new pieces that are recognised wherever they are written, such as `[E1]`.
-
-    Returns:
-        A tokenizer with the pieces after the old ones; save it beside the model.
     """
     if len(tokenizer) > model.config.vocab_size:
         raise InputError(
@@ -256,8 +246,7 @@ def extend_vocabulary(
 def freeze(model: PretrainedModel, *, embeddings: bool, layers: int) -> None:
     """Keeps the lower part of a model, the embeddings and some blocks from below, as it is while the rest is trained.
 
-    Nothing is thawed: `model.requires_grad_(True)` does that. A masked-LM decoder that is tied to the word embedding
-    is frozen with it.
+    Nothing is thawed: `model.requires_grad_(True)` does that. A decoder tied to the word embedding is frozen with it.
     """
     if not 0 <= layers <= model.config.num_hidden_layers:
         raise ConfigError(
@@ -278,7 +267,6 @@ def freeze(model: PretrainedModel, *, embeddings: bool, layers: int) -> None:
 
 @torch.no_grad()
 def _keep_heads(attention: MultiHeadSelfAttention, places: list[int]) -> None:
-    """Keeps the heads at these places, cutting the others out of the projections."""
     kept = torch.tensor(places, device=attention.qkv.weight.device)
     shape = (3, attention.num_heads, attention.head_size)
     # qkv 的行按 [查询|键|值] × 头 × D 排列：三段里都要取同样的头
@@ -323,11 +311,8 @@ def head_importance(
     """Returns the importance of every head: for each layer those of its heads, in the order that they have now.
 
     I(head) = mean over texts of |∂loss / ∂gate|. The gate is a factor before the head's output that is always 1: its
-    gradient says how the loss would change if the head said a little less. One backward pass measures all heads. The
-    importances of a layer are scaled to length 1, as in the paper, since gradients grow and shrink between layers.
-
-    Args:
-        loss: of a model on a batch; its mean over sequences, as objectives give it.
+    gradient says how the loss would change if the head said a little less. `loss` is a mean over sequences. The
+    importances of a layer are scaled to length 1, since gradients grow and shrink between layers (Michel et al. 2019).
     """
     blocks: list[Any] = list(model.backbone.encoder.blocks)
     attentions = list(dict.fromkeys(block.attention for block in blocks))

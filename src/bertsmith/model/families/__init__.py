@@ -1,7 +1,4 @@
-"""The families: a file for each that has modules of its own, named after its paper.
-
-A new family is a file here that defines a `Family`; it is found by itself.
-"""
+"""The families: a file for each that has modules of its own; one that defines a `Family` is found by itself."""
 
 import pkgutil
 from importlib import import_module

@@ -34,11 +34,7 @@ EMBEDDING_SIZE = 128
 
 @dataclass(frozen=True)
 class AlbertConfig(BertConfig):
-    """BERT's fields, and the width of the embedding.
-
-    Attributes:
-        embedding_size: E, the width of the embedding and of the masked-LM decoder.
-    """
+    """BERT's fields, and `embedding_size`: E, the width of the embedding and of the masked-LM decoder."""
 
     model_type: ClassVar[str] = "albert"
     only: ClassVar[Mapping[str, Any]] = {**BertConfig.only, "num_hidden_groups": 1, "inner_group_num": 1}

@@ -1,12 +1,8 @@
 """BERT (Devlin et al. 2019): its `config.json`, embeddings, blocks, encoder, and the published names of its tensors.
 
-Read with `model/attention.py`, this is the network of the paper's §3, top to bottom of this file upside down: the
-pooled `[CLS]` over L post-norm Transformer blocks over the sum of three embeddings.
-
-Notable:
-- the input is a `RaggedBatch`: [T] real tokens, and no module knows what padding is
-- the pooler is a part that only some tasks use; models of tokens (masked LM, tagging, answers) are built without it
-- `compute_dtype` is one explicit switch; the parameters stay float32
+This is the network of the paper's §3, top to bottom of this file upside down: the pooled `[CLS]` over L post-norm
+Transformer blocks (`model/attention.py`) over the sum of three embeddings. The input is a `RaggedBatch`: [T] real
+tokens, and no module knows what padding is. `compute_dtype` is one explicit switch; the parameters stay float32.
 """
 
 from __future__ import annotations
@@ -78,11 +74,7 @@ class BertEmbedding(nn.Module):
         self.compute_dtype = torch.float32
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """Turns T tokens into vectors [T, H] in `compute_dtype`.
-
-        Raises:
-            InputError: a sequence is longer than the model has positions for, or an id is out of range.
-        """
+        """Turns T tokens into [T, H] in `compute_dtype`; `InputError` where a text is too long, or an id unknown."""
         check_length(batch, self.position.num_embeddings)
         check_ids(batch, self.word.num_embeddings)
         segments = self.token_type.num_embeddings
@@ -209,19 +201,16 @@ class BertModel(Backbone):
         need_maps: bool | Collection[int] = False,
         mask: AttentionMask | None = None,
     ) -> BackboneOutput:
-        """Encodes a batch.
+        """Encodes a batch; `InputError` where a sequence is too long for the model, or an id is outside the vocabulary.
 
         Args:
             batch: N sequences, each starting with `[CLS]`.
             need_layers: also return the states after the embeddings and after each block.
-            need_maps: also return the attention probabilities of every head: of all layers, or of these layer
-                numbers, counted from 0.
+            need_maps: also return the attention probabilities of every head: of all layers, or of these layer numbers,
+                counted from 0.
             mask: which tokens each token reads; None as the configuration says. Where it is causal (the paper's
                 left-to-right ablation, §5.1), `cls` and `pooled` are of the last token of each sequence, the only one
                 that has read all of it.
-
-        Raises:
-            InputError: a sequence is longer than `max_position_embeddings`, or an id is outside the vocabulary.
         """
         mask = self.config.mask if mask is None else mask
         embedded = self.embedding(batch)

@@ -116,7 +116,6 @@ class DistilBertModel(BertModel):
     """BERT's encoder over an embedding without segments; there is no pooler."""
 
     def __init__(self, config: DistilBertConfig, *, need_pooler: bool = True) -> None:  # noqa: ARG002
-        """Builds the network with fresh weights; there is no pooler, wanted or not."""
         Backbone.__init__(self, config)
         self.embedding = DistilBertEmbedding(config)
         self.encoder = BertEncoder(config, DistilBertBlock)

@@ -1,9 +1,8 @@
 """ELECTRA (Clark et al. 2020): a BERT that learns from every token, by telling which of them were replaced.
 
-Pre-training has two networks (§2, figure 2). A small *generator* fills masks, as BERT does, and what it fills in goes
-to the *discriminator*, which says of every token whether it is the one that was written. The generator's mistakes are
-plausible, so the question stays hard; and all tokens give a loss, not the masked 15 %. Fine-tuning takes the
-discriminator. The objective is `objectives/replaced_tokens.py`; both networks are of this family.
+A small *generator* fills masks, as BERT does, and the *discriminator* says of every token whether it is the one that
+was written (§2, figure 2). The generator's mistakes are plausible, so the question stays hard; and all tokens give a
+loss, not the masked 15 %. Fine-tuning takes the discriminator. The objective is `objectives/replaced_tokens.py`.
 
 What differs from BERT, and why:
 - the embedding may have a width of its own and a matrix to H, as in ALBERT (§3.3, small; and the generator, which
@@ -64,7 +63,6 @@ class ElectraModel(BertModel):
     """BERT's encoder without a pooler, over an embedding that may be narrower."""
 
     def __init__(self, config: ElectraConfig, *, need_pooler: bool = True) -> None:  # noqa: ARG002
-        """Builds the network with fresh weights; there is no pooler, wanted or not."""
         # 越过 BertModel 的构造函数：它的嵌入总有 H 那么宽，还会建池化层
         Backbone.__init__(self, config)
         wide = config.embedding_size == config.hidden_size

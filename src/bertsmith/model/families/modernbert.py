@@ -295,7 +295,6 @@ class _Transform(nn.Module):
         self.dropout = Dropout(0.0)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Maps states [..., H] to [..., H]."""
         transformed: Tensor = self.dropout(self.norm(self.activation(self.dense(states))))
         return transformed
 
@@ -322,7 +321,6 @@ class _Transformed(nn.Module):
             self.reads = config.classifier_pooling
 
     def forward(self, states: Tensor) -> Any:
-        """Gives the head [N or T, H] transformed states."""
         return super().forward(self.transform(states))
 
 
