@@ -1,9 +1,8 @@
 """The interface of every tokenizer: what the other rooms may ask, whichever kind of pieces a model reads.
 
-Two kinds implement it: `WordPieceTokenizer` (BERT's own, written here) and `LibraryTokenizer` (byte-level BPE, Unigram
-and the rest, through the `tokenizers` library). The rows of model inputs (`__call__`) and the questions about special
-tokens are the same for all, and written once. Scripts of the field are full of
-`tokenizer(a, b, truncation=True, padding=True, return_tensors="pt")`: such words are put into our own here.
+Two kinds implement it: `WordPieceTokenizer` (BERT's own, written here) and `LibraryTokenizer` (all others). Scripts of
+the field are full of `tokenizer(a, b, truncation=True, padding=True, return_tensors="pt")`: such words are put into our
+own here.
 """
 
 from __future__ import annotations
@@ -114,8 +113,7 @@ class Tokenizer(ABC):
     def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
         """Writes a tokenizer folder that `transformers` and `tokenizers` load to the same ids.
 
-        Args:
-            model_max_length: most ids that the model beside it reads, where `transformers` cuts; None without a model.
+        `model_max_length`: most ids that the model beside it reads, where `transformers` cuts; None without a model.
         """
 
     @property
@@ -175,7 +173,6 @@ class Tokenizer(ABC):
         """Builds model inputs: one text, or two, with special tokens around them as `template` says.
 
         Args:
-            text: one text, or a list of them.
             pair: the second text, or as many of them as there are texts.
             text_pair: the same, by the name that `transformers` gives it.
             max_length: most tokens in a row, special ones included; None: `model_max_length` where one is asked for.
@@ -186,11 +183,7 @@ class Tokenizer(ABC):
             stride: tokens that neighbouring windows share, where windows are asked for.
             return_overflowing: a text that is too long gives several rows; `overflow_to_sample` says from which text.
             parse_special: recognise special tokens written in the texts.
-            add_special_tokens: put `[CLS]` and `[SEP]` around the texts.
             return_tensors: "np" gives int64 arrays instead of lists, "pt" torch tensors.
-            return_attention_mask: False leaves the column out, as do the next two.
-            return_token_type_ids: see above.
-            return_special_tokens_mask: see above.
             return_offsets_mapping: give `offsets` as `offset_mapping`, too.
             return_overflowing_tokens: as `return_overflowing`, with `overflow_to_sample_mapping` besides.
             return_length: give `length`, the number of tokens of each row.

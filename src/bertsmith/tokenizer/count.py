@@ -1,11 +1,9 @@
 """Counting the words of a corpus: streaming, over several processes, in bounded memory, and exact.
 
-Notable:
-- raw chunks are counted first, in C; the rules for words run once per distinct chunk of a batch and are remembered
-- workers count batches; the sums do not depend on who counted what, so neither does the vocabulary
-- when there are too many distinct words for the memory, the counts so far go to a sorted file and counting starts
-  afresh; the files are merged, many into one whenever there are many, and all that are left at the end. Throwing rare
-  words away on the fly would be simpler, but then the result would depend on the order of the texts
+Raw chunks are counted first, in C; the rules for words run once per distinct chunk of a batch. Sums do not depend on
+who counted what, so neither does the vocabulary. Where the distinct words are too many for the memory, the counts so
+far go to sorted files, which are merged at the end. Throwing rare words away on the fly would be simpler, but then the
+result would depend on the order of the texts.
 """
 
 import heapq
@@ -34,11 +32,10 @@ _CACHE_CAPACITY = 3 << 20
 
 
 class WordCounts(NamedTuple):
-    """The words of a text and, apart from them, what is in words of more characters than are asked for.
+    """The words of a text and, apart from them, what is in words of more than `max_word_chars` characters.
 
-    Attributes:
-        parts: the same of the parts, of as many characters as are asked for, that long words are cut into.
-        long_share: share of the characters of the text that they hold.
+    `parts` counts the stretches of that length that long words are cut into; `long_share` is their share of the
+    characters.
     """
 
     words: dict[str, int]

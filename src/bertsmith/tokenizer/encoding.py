@@ -1,12 +1,11 @@
 """The shapes in which tokens leave the tokenizer: arrays over many texts, and the rows that a model reads.
 
-Notable:
 - packed ids become one numpy array without ever having been Python integers: a corpus has billions of them
-- a `Template` is the one place that knows where special tokens stand: BERT, ALBERT and ModernBERT read
-  `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, the second text in segment 1; RoBERTa and XLM-R read `<s> A </s>` and
+- a `Template` is the one place that knows where special tokens stand: BERT, ALBERT and ModernBERT read `[CLS] A [SEP]`
+  and `[CLS] A [SEP] B [SEP]`, the second text in segment 1; RoBERTa and XLM-R read `<s> A </s>` and
   `<s> A </s></s> B </s>`, all in segment 0
-- truncation, overflow windows (`stride`) and padding follow the conventions of `transformers`' fast tokenizer, so
-  that a script moved here sees the same rows
+- truncation, overflow windows (`stride`) and padding follow the conventions of `transformers`' fast tokenizer, so that
+  a script moved here sees the same rows
 - special tokens and padding have the offset (0, 0) and the word id -1: an integer, so that arrays need no None
 """
 
@@ -50,9 +49,8 @@ def split_batches(texts: Iterable[str], chars: int) -> Iterator[list[str]]:
 def collector_paused() -> Iterator[None]:
     """Pauses Python's cycle collector inside the block; reference counting goes on.
 
-    The collector is started by the *number* of new lists and tuples. A large batch makes it walk everything that was
-    made so far again and again and find nothing: ids, offsets and pair counts hold no cycles. On 10 MB of lines it
-    took a third of the time of tokenizing. If two threads overlap, the collector comes back a little early at worst.
+    The collector would walk all the new lists and tuples of a large batch again and again, and find no cycle: on 10 MB
+    of lines it took a third of the time of tokenizing. If two threads overlap, it comes back a little early at worst.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -64,12 +62,7 @@ def collector_paused() -> Iterator[None]:
 
 
 class FlatIds(NamedTuple):
-    """The ids of N texts, one after another.
-
-    Attributes:
-        ids: [T] int32, all ids.
-        bounds: [N+1] int64; text n has `ids[bounds[n]:bounds[n+1]]`.
-    """
+    """The ids of N texts in `ids` [T] int32: text n has `ids[bounds[n]:bounds[n+1]]`, with `bounds` [N+1] int64."""
 
     ids: NDArray[np.int32]
     bounds: NDArray[np.int64]
@@ -97,14 +90,9 @@ class Tokens(NamedTuple):
 
 
 class FlatTokens(NamedTuple):
-    """The tokens of N texts with their places, one after another.
+    """The tokens of N texts with their places; `ids` and `bounds` are those of `FlatIds`, the others [T] int32.
 
-    Attributes:
-        ids: [T] int32, all ids.
-        bounds: [N+1] int64; text n has `ids[bounds[n]:bounds[n+1]]`, and so on for the columns below.
-        starts: [T] int32, the first character of each token in its text.
-        ends: [T] int32, one past its last character.
-        word_ids: [T] int32, the word of its text, counted from 0.
+    A token is `starts` to `ends` (one past its last character) in its text, in word `word_ids` of it, counted from 0.
     """
 
     ids: NDArray[np.int32]
@@ -129,11 +117,8 @@ def join_tokens(parts: Sequence[FlatTokens]) -> FlatTokens:
 class Template:
     """The special ids of a row: `before A after` for one text, `before A between B after` for two.
 
-    Attributes:
-        before: ids before the first text.
-        between: ids between the texts, of the first text's segment.
-        after: ids behind the last text, of its segment.
-        second_type: the segment of the second text, 0 or 1.
+    `between` is in the segment of the first text, `after` in that of the last; `second_type` is that of the second, 0
+    or 1.
     """
 
     before: tuple[int, ...]
@@ -196,7 +181,6 @@ class Layout:
     return_overflowing: bool
 
     def __post_init__(self) -> None:
-        """Checks what the caller asked for, once for a whole batch."""
         if self.truncation not in ("longest_first", "only_first", "only_second", False):
             raise InputError(
                 f"truncation={self.truncation!r} is unknown; use 'longest_first', 'only_first', 'only_second' or False"

@@ -1,10 +1,9 @@
 """The tokenizer's files: what is read, what is written, and what is refused.
 
-A tokenizer folder holds `vocab.txt` (one piece a line, the line number is the id), `tokenizer_config.json`,
-`special_tokens_map.json` and `tokenizer.json`: the four files the field reads. `vocab.txt` alone is enough to load, and
-so is a folder with `tokenizer.json` only, which is what newer versions of `transformers` write. A file the field has
-published loads with its published ids; a damaged one, or a folder that asks for other rules than BERT's, is refused
-with the rule named: ids that are nearly right would make every model silently worse.
+The field reads four: `vocab.txt` (one piece a line, the line number is the id), `tokenizer_config.json`,
+`special_tokens_map.json` and `tokenizer.json`. Either `vocab.txt` or `tokenizer.json` alone is enough to load. A file
+the field has published loads with its published ids; a damaged one, or a folder that asks for other rules than BERT's,
+is refused with the rule named: ids that are nearly right would make every model silently worse.
 """
 
 import json
@@ -199,7 +198,6 @@ def _added_tokens(ids: dict[str, int], settings: Settings) -> list[dict[str, Any
 
 
 def _parse_json_tokenizer(content: dict[str, Any], settings: Settings, path: Path) -> tuple[list[str], Settings]:
-    """Takes the vocabulary and the settings out of a `tokenizer.json`."""
     model = content.get("model")
     if not isinstance(model, dict) or model.get("type", "WordPiece") != "WordPiece":
         raise InputError(f"{path}: is not a WordPiece tokenizer; give the folder of a BERT model")

@@ -1,6 +1,5 @@
 """Learning a tokenizer of a chosen kind: WordPiece as BERT, byte-level BPE as RoBERTa, Unigram as ALBERT and XLM-R.
 
-Notable:
 - WordPiece is learned here (`learn`); the other two by the trainers of the `tokenizers` library, which stream the text
   as well: what is kept in memory are the distinct words
 - the same text gives the same file, byte for byte. The library's Unigram trainer adds floating-point numbers in the
@@ -71,7 +70,6 @@ def learn_tokenizer(
         num_unused: reserve this many `[unusedN]` places after `[PAD]`; `wordpiece` only.
         user_tokens: tokens that are to be one piece wherever they are written, such as `<url>`.
         workers: processes that count words for `wordpiece`; the library takes all cores.
-        on_progress: told now and then what is done and how far.
         on_note: told what was left out or may not be expected, such as special tokens that the text holds as words.
 
     Raises:

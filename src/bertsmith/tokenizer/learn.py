@@ -1,15 +1,12 @@
 """Learning a WordPiece vocabulary from texts: count words, then merge pairs of pieces.
 
-Notable:
 - words are counted first (`count`); everything after costs what the *distinct* words cost, not the corpus
-- pairs are merged by **frequency**, not by WordPiece's likelihood score count(ab) / (count(a) count(b)): frequency
-  gives fewer pieces per word for a vocabulary of the same size, and does not spend places on rare spellings whose
-  letters happen to occur nowhere else (the score ranks a pair seen twice first if its halves are seen twice).
-  The released BERT vocabularies' training code was never published; `tokenizers` merges by frequency, too
+- pairs are merged by **frequency**, not by WordPiece's likelihood score count(ab) / (count(a) count(b)): that gives
+  fewer pieces per word for a vocabulary of the same size, and spends no places on rare spellings whose letters occur
+  nowhere else. The released BERT vocabularies' training code was never published; `tokenizers` merges by frequency, too
 - equal counts are ordered by the text of the pair, so the result depends on nothing but the word counts
-- merging (Sennrich et al. 2016, §3.2) costs what changes: every piece is one character, a word a short string of them;
-  a merge is `str.replace` in the words that hold the pair, and changes only the pair counts beside it. A heap finds the
-  next pair; counts that fell since an entry was made are noticed when it comes up, and put back
+- merging (Sennrich et al. 2016, §3.2) costs what changes: every piece is one character, so a merge is `str.replace` in
+  the words that hold the pair. A heap finds the next pair; an entry whose count has fallen is put back when it comes up
 """
 
 import functools

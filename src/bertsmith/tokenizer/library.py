@@ -3,15 +3,13 @@
 RoBERTa and ModernBERT read byte-level BPE, XLM-R, CamemBERT and ALBERT read Unigram. Their rules are the library's, so
 the ids are those of `transformers` by construction; what is here makes them behave as our own tokenizer does.
 
-Notable:
-- a special token written in a text is plain text unless the caller asks for it. The library can be told not to look for
-  such tokens, but that is not enough: a Unigram model may still *spell* a text with the piece `</s>`. So plain text is
-  read by a copy of the model in which no special piece can be spelled
+- a special token written in a text is plain text unless the caller asks for it. It does not help to tell the library
+  not to look for such tokens: a Unigram model may still *spell* a text with the piece `</s>`. So plain text is read by
+  a copy of the model in which no special piece can be spelled
 - words are counted by one rule for all kinds: a piece with the sign of a space (`Ġ`, `▁`), a punctuation mark and a
   Chinese character begin one. The library's own words would make a whole Chinese sentence a single word
-- the library runs a `tokenizer.json`; which special tokens stand where, what they are called, which pieces begin a word
-  and which could be forged by a text it does not tell: these are questions to the file itself
-- the library is imported when such a tokenizer is made, not before
+- the library does not tell which special tokens stand where, what they are called, which pieces begin a word and which
+  could be forged by a text: these are read from the `tokenizer.json` itself
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ _ROLES = SpecialTokens._fields
 class LibraryTokenizer(Tokenizer):
     """Cuts text by the rules of a `tokenizer.json`; made by `load_tokenizer` and `learn_tokenizer`.
 
-    Attributes:
-        kind: what the library calls the model: `BPE`, `Unigram` or `WordLevel`.
+    `kind` is what the library calls the model: `BPE`, `Unigram` or `WordLevel`.
     """
 
     def __init__(self, source: str, config: Mapping[str, Any], place: str = "tokenizer.json") -> None:
@@ -97,7 +94,6 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _borders(self) -> WordBorders:
-        """Which pieces begin words."""
         special = np.zeros(len(self.vocab), dtype=np.bool_)
         special[sorted(self.special_ids | {self.piece_to_id[token] for token in self.user_tokens})] = True
         return word_borders(self.vocab, json.loads(self._source), special)
@@ -128,10 +124,7 @@ class LibraryTokenizer(Tokenizer):
         return join_tokens([self._align_batch(batch) for batch in split_batches(texts, _BATCH_CHARS)])
 
     def encode_words(self, words: Iterable[str]) -> FlatIds:
-        """Turns words into ids, each by itself, with the space before it that it has in the midst of a text.
-
-        A Chinese character has none there.
-        """
+        """Turns words into ids, each by itself, after the space that it has in a text; a Chinese character has none."""
         return self.encode_flat(map(self._in_text, words))
 
     def align_words(self, texts: Iterable[str]) -> FlatTokens:
@@ -372,13 +365,10 @@ _FAMILIAR = {
 
 
 def parse_library_json(source: str, names: Mapping[str, str], place: str) -> tuple[dict[str, Any], str]:
-    """Checks a `tokenizer.json` and puts it in order.
+    """Returns the checked content of a `tokenizer.json`, in order, and its text: `source` itself where nothing changed.
 
     Tokens that have a role in `names` are special even where the file does not say so, as in `transformers`; truncation
     and padding are the caller's.
-
-    Returns:
-        The content, and its text: `source` itself where nothing had to be put in order.
     """
     try:
         content = json.loads(source)
@@ -542,10 +532,7 @@ class WordBorders(NamedTuple):
 
 
 def word_borders(vocab: Sequence[str], content: Mapping[str, Any], special: NDArray[np.bool_]) -> WordBorders:
-    """Finds which pieces begin words.
-
-    A piece begins a word where it has the sign of a space, or its first character is punctuation or Chinese.
-    """
+    """Finds which pieces begin words: by the sign of a space, or a first character that is punctuation or Chinese."""
     steps = [node for part in ("normalizer", "pre_tokenizer") for node in find_nodes(content.get(part))]
     sign = next((_SPACE_SIGNS[step["type"]] for step in steps if step["type"] in _SPACE_SIGNS), "")
     if not sign and any("▁" in (step.get("content"), step.get("prepend")) for step in steps):

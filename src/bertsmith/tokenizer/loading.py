@@ -19,14 +19,11 @@ _SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", 
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
-    """Loads the tokenizer of a folder, whatever kind it is.
+    """Loads the tokenizer of a folder: a `WordPieceTokenizer` where it is WordPiece, else a `LibraryTokenizer`.
 
     Args:
-        path: a model folder or tokenizer folder, a `tokenizer.json`, or a `vocab.txt`.
+        path: a model folder or tokenizer folder, a `tokenizer.json`, or a `vocab.txt`, which is WordPiece.
         lowercase: overrules the folder's setting, for WordPiece.
-
-    Returns:
-        A `WordPieceTokenizer` where the folder says WordPiece or has a `vocab.txt` alone, else a `LibraryTokenizer`.
 
     Raises:
         InputError: a file is missing, malformed or of a kind that has to be converted first.

@@ -1,13 +1,11 @@
 """Text to tokens by looking chunks up: the hot loop of the tokenizer, for ids alone and for ids with places.
 
-Notable:
 - word frequencies follow Zipf's law: nearly every chunk of a text has been seen before. So what happens per chunk is a
   split, a dictionary lookup and a join in C; Python code runs once per batch of texts, and once per new chunk
 - a new chunk's words are spelled by greedy longest match, as in the original release (Wu et al. 2016): a word that
   cannot be spelled to its end, or is longer than `max_word_chars` (100), is one `[UNK]`
-- ids and places come from one set of rules: `Normalizer.words` gives the words, `WordMatcher` spells them. Places only
-  add where the characters of those words stand in the text; a text is then cut without losing a character, so that a
-  chunk's place is the sum of the lengths before it
+- ids and places come from one set of rules: `Normalizer.words` gives the words, `WordMatcher` spells them. For places a
+  text is cut without losing a character, so that a chunk's place is the sum of the lengths before it
 - what is remembered stays packed until the caller's array or list is made: an id is 4 bytes, a token with its place 16.
   At this speed the time goes into waiting for memory
 """
@@ -93,9 +91,7 @@ ENTRY_WEIGHT = 16
 class ChunkCache(dict[str, T], Generic[T]):
     """Maps a chunk to what `compute` returns for it, and remembers the most useful ones.
 
-    Attributes:
-        capacity: the weight of one generation: every entry weighs its characters and `ENTRY_WEIGHT`. At most twice
-            as much is alive.
+    `capacity` is the weight of one generation; two are alive. An entry weighs its characters and `ENTRY_WEIGHT`.
     """
 
     def __init__(self, compute: Callable[[str], T], capacity: int) -> None:
@@ -255,7 +251,6 @@ class TextEncoder:
         return self._spell(words[0]) if len(words) == 1 else b"".join(map(self._spell, words))
 
     def _chunk_tokens(self, chunk: str) -> bytes:
-        """Does the careful work for a chunk that is not remembered: the same as for ids, with places."""
         spell, lengths, pack = self._spell, self._lengths, _PLACE.pack
         tokens: list[bytes] = []
         number = 0

@@ -1,14 +1,13 @@
 """From raw text to the words that WordPiece cuts: the basic tokenization rules of the original BERT release.
 
 The published order is: clean, put spaces around CJK, split on white space, lower-case and strip accents, split off
-punctuation. Here the text is cut into *chunks* first (between white space, and around every CJK character) and the
-rest is done chunk by chunk, because a chunk repeats and its words can be remembered. The result is the same: no
-published rule looks across a white space or a CJK character.
+punctuation. Here the text is cut into *chunks* first (between white space, and around every CJK character) and the rest
+is done chunk by chunk, because a chunk repeats and its words can be remembered. The result is the same: no published
+rule looks across a white space or a CJK character.
 
-Where the original release and `tokenizers` disagree, this follows the original: control and format characters
-(Cc, Cf) are removed, unassigned and private-use characters are kept, lower-casing knows the Greek final sigma.
-Punctuation and marks follow the Unicode tables of the running Python; the patterns for them are compiled when the
-first character outside ASCII turns up (about 10 ms).
+Where the original release and `tokenizers` disagree, this follows the original: control and format characters (Cc, Cf)
+are removed, unassigned and private-use characters are kept, lower-casing knows the Greek final sigma. Punctuation and
+marks follow the Unicode tables of the running Python.
 """
 
 import functools
@@ -51,9 +50,6 @@ _BETWEEN_TEXTS = f" {BOUNDARY} "
 
 
 nfd = functools.partial(unicodedata.normalize, "NFD")
-"""Decomposes a text canonically."""
-
-
 class Patterns(NamedTuple):
     """What Unicode's tables decide, compiled: `word` splits punctuation off, `marks` finds nonspacing marks."""
 
@@ -82,10 +78,7 @@ def long_run_of_marks() -> re.Pattern[str]:
 
 
 def in_canonical_order(marks: str) -> str:
-    """Decomposes a run of marks and sorts it by combining class (Unicode D109), in linearithmic time.
-
-    CPython sorts by insertion: a megabyte of marks in a bad order would take minutes.
-    """
+    """Decomposes marks and sorts them by combining class (Unicode D109) in n log n steps; CPython takes n²."""
     return "".join(sorted("".join(map(nfd, marks)), key=unicodedata.combining))
 
 
@@ -152,8 +145,7 @@ class Normalizer:
     def placed_chunks(self, text: str) -> tuple[Iterable[str], int]:
         """Cuts a text without losing a character, so that every chunk's place follows from the lengths before it.
 
-        Returns:
-            The chunks, and how many characters lie between one and the next (1 where spaces cut them, 0 around CJK).
+        Also returns how many characters lie between one chunk and the next: 1 where spaces cut them, 0 around CJK.
         """
         if text.isascii() or not self.tokenize_chinese_chars or _CJK.search(text) is None:
             return text.split(" "), 1
@@ -174,9 +166,6 @@ class Normalizer:
 
     def aligned_words(self, chunk: str) -> list[tuple[list[str], Sequence[int]]]:
         """Does what `words` does for a chunk that may hold white space, and tells where every character came from.
-
-        Args:
-            chunk: as from `placed_chunks`; white space inside separates.
 
         Returns:
             For each part between white space its words, and for each character of these words, one after another, the

@@ -1,8 +1,7 @@
 """Everything that decides, besides the vocabulary, how text becomes ids: rules, special tokens, the user's tokens.
 
-Notable:
-- a special token written in a text is plain text unless the caller asks for it, so that text from outside cannot
-  forge a segment border; a token the user defined (`<url>`, `[E1]`) is always one token, that is what it is for
+- a special token written in a text is plain text unless the caller asks for it, so that text from outside cannot forge
+  a segment border; a token the user defined (`<url>`, `[E1]`) is always one token, that is what it is for
 - both are matched as they are written, before anything is normalised; where several fit, the leftmost and longest
 - the fingerprint of settings and vocabulary is written into token shards, so that ids made by one tokenizer are never
   fed to a model of another

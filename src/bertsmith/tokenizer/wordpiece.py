@@ -1,11 +1,8 @@
 """The WordPiece tokenizer: text to ids, ids to text, model inputs, files.
 
-Notable:
-- `encode` is one dictionary lookup per chunk of text (see `lookup`), so it is as fast as C on text that repeats
-- special tokens written in a text (`[MASK]`, `[SEP]`) are plain text unless the caller passes `parse_special=True`:
-  what a user types cannot forge a segment border
-- encoding drops spaces, so decoding has to guess them. Only guesses that cannot change the ids are made: a space is
-  left out where the tokenizer would cut anyway, beside punctuation and between CJK characters
+`encode` is one dictionary lookup per chunk of text (see `lookup`), so it is as fast as C on text that repeats. Encoding
+drops spaces, so decoding has to guess them. Only guesses that cannot change the ids are made: a space is left out where
+the tokenizer would cut anyway, beside punctuation and between CJK characters.
 """
 
 import functools
@@ -35,9 +32,7 @@ _LOOKUP_CHARS = 1 << 13
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Cuts text into pieces of a vocabulary (Wu et al. 2016, as used by Devlin et al. 2019, §3).
-
-    Pieces inside a word start with `##`.
+    """Cuts text into pieces of a vocabulary (Wu et al. 2016; Devlin et al. 2019, §3); `##` begins those inside a word.
 
     Attributes:
         strip_accents: accents are stripped; None means exactly when lower-casing, as in the original release.
@@ -100,9 +95,8 @@ class WordPieceTokenizer(Tokenizer):
     ) -> "WordPieceTokenizer":
         """Learns a vocabulary from text by merging the most frequent pair of pieces, again and again.
 
-        Pairs are scored by frequency rather than by WordPiece's likelihood ratio: that yields fewer pieces per word
-        (see `learn`). The result depends on the word counts only, not on the order of the texts nor on `workers`;
-        ties are broken by the text of the pair.
+        Pairs are scored by frequency rather than by WordPiece's likelihood ratio (see `learn`). The result depends on
+        the word counts only, not on the order of the texts nor on `workers`.
 
         The arguments are those of `learn_tokenizer`; `strip_accents` None means exactly when lower-casing, and without
         `tokenize_chinese_chars` a CJK character is no word of its own.
@@ -177,10 +171,7 @@ class WordPieceTokenizer(Tokenizer):
         return FlatIds.from_marked(b"".join(encode(batch, written) for batch in split_batches(texts, _LOOKUP_CHARS)))
 
     def align_flat(self, texts: Iterable[str]) -> FlatTokens:
-        """Turns many texts into arrays of ids, character offsets and word ids.
-
-        Special tokens written in the texts are plain text.
-        """
+        """Turns many texts into arrays of ids, character offsets and word ids; special tokens are plain text."""
         return self._encoder.align_flat(texts, self._written[False])
 
     def spell(self, piece: str) -> list[int]:
