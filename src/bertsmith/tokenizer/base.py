@@ -111,10 +111,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
-        """Writes a tokenizer folder that `transformers` and `tokenizers` load to the same ids.
-
-        `model_max_length`: most ids that the model beside it reads, where `transformers` cuts; None without a model.
-        """
+        """Writes a folder that `transformers`, cutting at `model_max_length`, and `tokenizers` load to the same ids."""
 
     @property
     @abstractmethod

@@ -34,8 +34,7 @@ _CACHE_CAPACITY = 3 << 20
 class WordCounts(NamedTuple):
     """The words of a text and, apart from them, what is in words of more than `max_word_chars` characters.
 
-    `parts` counts the stretches of that length that long words are cut into; `long_share` is their share of the
-    characters.
+    `parts` counts the stretches of that length that these are cut into; `long_share` is their share of the characters.
     """
 
     words: dict[str, int]

@@ -23,10 +23,8 @@ MAX_WORDS = 1 << 19
 class Coverage:
     """What a vocabulary makes of a text.
 
-    Attributes:
-        words: how many words it has; a Chinese character is one.
-        unknown: how many words have a part that the vocabulary cannot spell.
-        costly: words of several pieces or with an unknown part → how often they occur, and their pieces.
+    A Chinese character is a word; `unknown` words have a part that the vocabulary cannot spell. `costly`: words of
+    several pieces or with an unknown part → how often they occur, and their pieces.
     """
 
     characters: int

@@ -79,10 +79,7 @@ class FlatIds(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """The tokens of one text as lists, without special tokens around them.
-
-    `offsets` are (start, end) characters of the original text; `word_ids` count the words of the text from 0.
-    """
+    """The tokens of one text, not the special ones; `offsets` are (start, end) characters, `word_ids` count from 0."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
@@ -117,8 +114,7 @@ def join_tokens(parts: Sequence[FlatTokens]) -> FlatTokens:
 class Template:
     """The special ids of a row: `before A after` for one text, `before A between B after` for two.
 
-    `between` is in the segment of the first text, `after` in that of the last; `second_type` is that of the second, 0
-    or 1.
+    `between` is in the segment of the first text, `after` in that of the last; `second_type` is that of B, 0 or 1.
     """
 
     before: tuple[int, ...]
@@ -262,7 +258,6 @@ def _windows(first: Tokens, second: Tokens | None, layout: Layout) -> list[tuple
 
 
 def _kept_lengths(lengths: tuple[int, int], room: int, truncation: Truncation, pair: bool) -> tuple[int, int]:
-    """Divides the room between the two texts."""
     first, second = lengths
     if truncation == "longest_first":
         if not pair:

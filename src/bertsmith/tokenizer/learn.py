@@ -82,9 +82,8 @@ def learn_vocab(
 ) -> Learned:
     """Learns a vocabulary from texts, read once: counts words, then merges pieces.
 
-    Returns:
-        Of the vocabulary: `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
-        sorted, the learned pieces in merge order. Smaller than `vocab_size` where the words support no more.
+    The vocabulary is `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
+    sorted, the learned pieces in merge order. It is smaller than `vocab_size` where the words support no more.
     """
 
     def tell(stage: str, done: int, total: int) -> None:

@@ -50,6 +50,8 @@ _BETWEEN_TEXTS = f" {BOUNDARY} "
 
 
 nfd = functools.partial(unicodedata.normalize, "NFD")
+
+
 class Patterns(NamedTuple):
     """What Unicode's tables decide, compiled: `word` splits punctuation off, `marks` finds nonspacing marks."""
 
@@ -114,9 +116,8 @@ def _ranges(category: str, categories: str) -> tuple[str, str]:
 class Normalizer:
     """Cuts text into chunks and chunks into normalised words.
 
-    Attributes:
-        strip_accents: decompose (NFD) and drop the nonspacing marks (Mn), so that `é` becomes `e`.
-        tokenize_chinese_chars: every CJK character is a word of its own.
+    `strip_accents` decomposes (NFD) and drops nonspacing marks (Mn), so that `é` becomes `e`; `tokenize_chinese_chars`
+    makes every CJK character a word of its own.
     """
 
     lowercase: bool = True
