@@ -1,10 +1,9 @@
 """Making an index of a folder, and bringing it up to date.
 
-Notable:
 - a file counts as changed when its bytes do; passages of the others are taken over with their vectors
 - vectors are kept under a digest of what the model read: text that moved, or that stands in two files, is embedded once
-- vectors are written in blocks as they are made, so that a kill costs the last block; everything else is made anew
-  in a folder of its own, which replaces the old one in one step (`stored`)
+- vectors are written in blocks as they are made, so that a kill costs the last block; everything else is made anew in a
+  folder of its own, which replaces the old one in one step (`stored`)
 """
 
 from __future__ import annotations
@@ -207,8 +206,6 @@ def _tidy(out: Path, generation: str) -> None:
 
 @dataclass(frozen=True)
 class _Update:
-    """One update of an index."""
-
     folder: Path
     out: Path
     settings: IndexSettings
@@ -393,7 +390,6 @@ def index(
     Args:
         folder: holds text files and documents, such as `.txt`, `.md`, `.html` and `.pdf`, in any subfolders.
         model: a model folder, or `org/name` of the Hub.
-        out: the folder of the index.
         device: None takes the GPU where there is one.
         on_progress: told how many passages have vectors and how many there are.
         **settings: the options of `bertsmith index`, with underscores, such as `passage_tokens`.

@@ -1,11 +1,9 @@
 """Search by vectors: the passages whose vectors are most like the query's, as the model's folder compares them.
 
-Up to some ten thousand vectors all are compared. Above that, FAISS looks at one bit of every number first
-(RaBitQ, Gao and Long 2024): 48 bytes for 384 numbers, estimates that need no training and no graph. The best of these
-are then compared exactly, with the vectors on disk. The estimates can miss a neighbour, the order of what is found is
-exact. A filtered search compares all that the filter leaves.
-
-Orders of rows: the best of many scores, and one order made of several.
+Up to some ten thousand vectors all are compared. Above that, FAISS looks at one bit of every number first (RaBitQ, Gao
+and Long 2024): 48 bytes for 384 numbers, estimates that need no training and no graph. The best of these are then
+compared exactly, with the vectors on disk. The estimates can miss a neighbour, the order of what is found is exact. A
+filtered search compares all that the filter leaves.
 """
 
 from __future__ import annotations
@@ -31,11 +29,7 @@ DEPTH = 100
 
 
 def best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Returns the places of the k highest scores, highest first; of equals the earlier one.
-
-    Args:
-        k: at least 1; more than N gives all.
-    """
+    """Returns the places of the k ≥ 1 highest scores (or of all N), highest first; of equals the earlier one."""
     if k < len(scores):
         # 先按阈值取，并列的都留下，再稳定排序：结果不取决于 partition 内部的次序
         least = np.partition(scores, len(scores) - k)[len(scores) - k]
@@ -48,12 +42,9 @@ def best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
 
 def reciprocal_ranks(orders: Sequence[NDArray[np.int64]]) -> dict[int, float]:
-    """Adds up 1 / (60 + rank) over several orders (Cormack, Clarke and Büttcher 2009).
+    """Adds up 1 / (60 + rank) over several orders: row → score (Cormack, Clarke and Büttcher 2009).
 
     Ranks need no common scale, which cosines and BM25 scores do not have.
-
-    Returns:
-        row → score, for every row that stands in one of them.
     """
     scores: dict[int, float] = {}
     for order in orders:
@@ -67,13 +58,9 @@ def weighted_scores(
     lexical: tuple[NDArray[np.int64], NDArray[np.float32]],
     weight: float,
 ) -> dict[int, float]:
-    """Adds the scores of two searches, each scaled to [0, 1] over what it found.
+    """Adds the scores of two searches, each scaled to [0, 1] over what it found: row → score in [0, 1].
 
-    Args:
-        weight: of the dense ones, in [0, 1]; the lexical ones have the rest.
-
-    Returns:
-        row → score in [0, 1]; a row that one search did not find has 0 there.
+    The dense ones have `weight`, in [0, 1], the lexical ones the rest. A row that one search did not find has 0 there.
     """
     scores: dict[int, float] = {}
     for (rows, found), share in ((dense, weight), (lexical, 1.0 - weight)):
@@ -88,15 +75,10 @@ def weighted_scores(
 def joined_scores(
     dense: NDArray[np.float32], lexical: NDArray[np.float32], weight: float | None = USUAL_WEIGHT
 ) -> NDArray[np.float32]:
-    """Joins the scores of all texts, as a search over both joins what it finds.
+    """Joins the [N] scores of all texts, as a search over both joins what it finds.
 
-    Args:
-        dense: [N].
-        lexical: [N]; 0 where a text shares no word with the query.
-        weight: of the dense ones, in [0, 1]; None adds reciprocal ranks instead.
-
-    Returns:
-        [N]; 0 for a text that is among the best `DEPTH` of neither.
+    A lexical score is 0 where a text shares no word with the query. The dense ones have `weight`, in [0, 1]; None adds
+    reciprocal ranks instead. The result, [N], is 0 for a text that is among the best `DEPTH` of neither.
     """
     orders = [best(dense, DEPTH), best(lexical, DEPTH)]
     orders[1] = orders[1][lexical[orders[1]] > 0]
@@ -124,12 +106,7 @@ class DenseSearch:
     def __init__(
         self, vectors: NDArray[np.float32], codes: Any = None, similarity: SimilarityFunction = "cosine"
     ) -> None:
-        """Takes vectors and their codes.
-
-        Args:
-            vectors: [N, H] float32, for `cosine` of unit length; may be mapped from a file.
-            codes: of `open_codes`; None compares all.
-        """
+        """Takes vectors [N, H], for `cosine` of unit length, and `codes` of `open_codes`; None compares all."""
         self.vectors = vectors
         self._codes = codes
         self._similarity = similarity
@@ -137,11 +114,7 @@ class DenseSearch:
     def search(
         self, query: NDArray[np.float32], k: int, rows: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Finds the nearest vectors.
-
-        Args:
-            query: [H] float32, for `cosine` of unit length.
-            rows: the only ones to look at, ascending; None for all.
+        """Finds the vectors nearest to `query` [H], for `cosine` of unit length, among all or only `rows`, ascending.
 
         Returns:
             [n] rows and [n] similarities, best first, n ≤ k.

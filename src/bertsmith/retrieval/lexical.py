@@ -153,10 +153,9 @@ class LexicalSearch:
     def search(
         self, query: str, k: int, rows: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Finds the k texts with the highest scores, among some rows or all.
+        """Finds the k texts with the highest scores, among some rows or all: [n] rows and [n] scores, best first.
 
-        Returns:
-            [n] rows and [n] scores, best first, n ≤ k: texts that share no word with the query are left out.
+        n may be less than k: texts that share no word with the query are left out.
         """
         scores = self.scores(query)
         scores = scores if rows is None else scores[rows]

@@ -67,14 +67,7 @@ class MiningSettings:
 
 @dataclass(frozen=True)
 class Mined:
-    """What mining found.
-
-    Attributes:
-        pairs: that were written, those without a negative too.
-        texts: that were searched.
-        negatives: of all pairs.
-        without: pairs that have none.
-    """
+    """What mining found: `pairs` written, those `without` a negative too; `texts` searched; `negatives` in all."""
 
     pairs: int
     texts: int
@@ -89,12 +82,7 @@ def write_negatives(
     settings: MiningSettings | None = None,
     reading: ReadingOptions | None = None,
 ) -> Mined:
-    """Writes pairs with their hard negatives: JSON Lines that `finetune embed` reads.
-
-    Args:
-        pairs: a file of pairs, a SQuAD file, a folder of BEIR, or rows in memory; all its texts can become negatives.
-        model: a folder that makes vectors, or `org/name` of the Hub; None is for mode `lexical`.
-    """
+    """Writes pairs with their hard negatives: JSON Lines that `finetune embed` reads; arguments as in `mine`."""
     settings, out = settings or MiningSettings(), Path(out)
     name = "pairs"
     if isinstance(pairs, (str, Path)):
@@ -132,14 +120,11 @@ def near_duplicates(
     precision: Precision | None = None,
     encoding: str = "auto",
 ) -> int:
-    """Writes the pairs of lines whose vectors are nearly the same; returns how many there are.
+    """Writes the pairs of lines whose vectors have a cosine of at least `least`, in (0, 1]; returns how many there are.
 
     A line of the file that comes out holds `text`, `pair`, `score` (the cosine) and `lines`, the numbers of both; the
     pairs are in the order of the first. Every line is compared with every other: of 100,000 lines of 384 numbers that
     takes about a minute on two cores.
-
-    Args:
-        least: cosine from which two texts count as the same, in (0, 1].
     """
     texts, out = Path(texts), Path(out)
     if not 0 < least <= 1:

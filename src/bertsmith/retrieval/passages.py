@@ -1,15 +1,14 @@
 """The documents of a folder, cut into passages that the model reads whole.
 
-A document is a text file, or of one of the kinds that `bertsmith.data.reading.documents` reads. Its name is the path
-below the folder, so that an index does not change when the command is given from elsewhere. A text file is one section
-without heading. Of the other kinds a section is what stands between one heading and the next, with its code behind its
-text, as a section of its own. Very long sections are cut at a blank line, so that tokenizing a book costs no more
-memory than tokenizing a chapter.
+A document is a text file, or of one of the kinds that `bertsmith.data.reading.documents` reads; its name is the path
+below the folder, wherever the command is given from. A text file is one section without heading. Of the other kinds a
+section is what stands between one heading and the next, with its code behind its text, as a section of its own. Very
+long sections are cut at a blank line, so that a book costs no more memory than a chapter.
 
-Vectors are made of a limited number of tokens, and a vector of a short passage says more exactly what stands in it. So
-sections are cut into stretches of at most so many tokens, at the end of a paragraph where one lies in the second half
-of the stretch, else of a sentence, else of a word. Neighbours share some tokens: a sentence that is cut in two here
-stands whole there. The model reads the headings that a passage stands under before its text, as a reader would.
+A vector of a short passage says more exactly what stands in it. So sections are cut into stretches of at most so many
+tokens, at the end of a paragraph where one lies in the second half of the stretch, else of a sentence, else of a word.
+Neighbours share some tokens: a sentence that is cut in two here stands whole there. The model reads the headings that a
+passage stands under before its text, as a reader would.
 """
 
 from __future__ import annotations
@@ -46,11 +45,9 @@ LONGEST = 1 << 20
 
 @dataclass(frozen=True)
 class Section:
-    """A stretch of a document under one heading.
+    """A stretch of a document under one heading, behind which it starts.
 
-    Attributes:
-        heading: the headings it stands under, outermost first, joined by ` > `; empty for none.
-        start: its first character, behind the heading.
+    `heading` joins the headings it stands under, outermost first, by ` > `; it is empty for none.
     """
 
     heading: str
@@ -120,11 +117,7 @@ def digests_of(folder: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def read_document(folder: str | Path, name: str, encoding: str = "auto") -> Document:
-    """Reads one file.
-
-    Raises:
-        InputError: the file vanished, is no text, or cannot be read.
-    """
+    """Reads one file; `InputError` where it vanished, is no text, or cannot be read."""
     path = Path(folder) / name
     check_encoding(encoding)
     if document_ending(name):
@@ -198,12 +191,9 @@ _SENTENCE_END = re.compile("[.!?…。！？；][\"'”’)\\]」』]*$")
 
 @dataclass(frozen=True)
 class Passage:
-    """A stretch of a document.
+    """A stretch of a document; `read` is what the model reads of it: the prompt, the headings, the text.
 
-    Attributes:
-        heading: the headings it stands under; empty for none.
-        place: the line of its first character, or its page, from 1; 0 where the kind of file has neither.
-        read: what the model reads: the prompt, the headings, the text.
+    `place` is the line of its first character, or its page, from 1; 0 where the kind of file has neither.
     """
 
     heading: str
@@ -223,11 +213,9 @@ class PassageCutter:
     """Cuts documents for one model."""
 
     def __init__(self, tokenizer: Tokenizer, size: int, overlap: int, prompt: str = "") -> None:
-        """Chooses the size of passages.
+        """Chooses the size of passages: at most `size` tokens, with headings, the prompt and the special tokens.
 
-        Args:
-            size: most tokens of a passage, with its headings, the prompt and the special tokens.
-            overlap: tokens that neighbours share; less than half of `size`.
+        Neighbours share `overlap` tokens, less than half of what is left beside the prompt and the special tokens.
         """
         self._tokenizer = tokenizer
         self._prompt = prompt

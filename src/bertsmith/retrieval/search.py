@@ -88,13 +88,9 @@ class SearchIndex:
         embed: Embed | None = None,
         **how: Any,
     ) -> None:
-        """Opens an index; models are loaded when a search needs them.
+        """Opens an index, with arguments as for `load_index`; models are loaded when a search needs them.
 
-        Args:
-            model: where its model lies now; None for where it lay when the index was made.
-            rerank: a folder that `bertsmith finetune rank` made, or another cross-encoder; None for none.
-            embed: the model of the index where it is loaded already; None loads it.
-            **how: as for `load_pipeline`.
+        `embed` is the model of the index where it is loaded already; `how` is for `load_pipeline`.
         """
         self._folder, self._model, self._rerank, self._embed, self._how = Path(folder), model, rerank, embed, how
         self._renewing = threading.Lock()
@@ -121,10 +117,7 @@ class SearchIndex:
         return state.st_mtime_ns, state.st_ino
 
     def newest(self) -> SearchIndex:
-        """Returns the index as the last update left it: itself where there was none since it was opened.
-
-        Where another thread opens the newer one right now, or that cannot be opened, this one goes on.
-        """
+        """Returns the index after the last update; itself where there is none newer, or that cannot be opened now."""
         written = self._written()
         if written in (self._seen, (0, 0)) or not self._renewing.acquire(blocking=False):
             return self
@@ -176,8 +169,7 @@ class SearchIndex:
             weight: of the vectors in a hybrid search, in [0, 1]; None takes that of the index.
             where: only passages of documents whose `file` or field of the front matter is as the pattern with `*` and
                 `?` says; of a field with a list, one of its texts.
-            ranker: a cross-encoder that is loaded already, to read the best passages once more; None takes that of the
-                index, if it has one.
+            ranker: a cross-encoder to read the best passages once more; None takes that of the index, if it has one.
 
         Returns:
             At most k, best first; `lexical` finds none where no word of the query occurs.
@@ -284,11 +276,9 @@ def load_index(
     """Opens an index that `bertsmith index` made, and makes sure that it is undamaged.
 
     Args:
-        folder: of the index.
         model: where its model lies now; None for where it lay when the index was made.
-        rerank: a cross-encoder that reads the best passages once more; None for none.
-        precision: of the models, as in `load_pipeline`.
-        device: of the models, as in `load_pipeline`.
+        rerank: a cross-encoder that reads the best passages once more, such as `bertsmith finetune rank` makes.
+        precision: of the models, as in `load_pipeline`, like `device`.
 
     Raises:
         CheckpointError: there is no index, another version wrote it, or it is damaged.

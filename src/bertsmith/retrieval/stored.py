@@ -8,11 +8,10 @@
 Renaming `current.json` into place is the one moment at which an update happens: whoever opens before it has the old
 generation whole, for as long as it is open, whoever opens after it the new one.
 
-An index as one Parquet file, for who outgrows it: what vector databases and FAISS read.
-
-A row is a passage: `id`, `file`, `start`, `end`, `line`, `page`, `heading`, `text`, `metadata` (JSON) and `vector`, a
-list of fixed size, float32 of unit length. The file's own metadata names the model and the prompts, since queries have
-to become vectors in the same way. `examples/pgvector_search.py` loads such a file into PostgreSQL.
+`export_passages` writes an index as one Parquet file, which vector databases and FAISS read. A row is a passage: `id`,
+`file`, `start`, `end`, `line`, `page`, `heading`, `text`, `metadata` (JSON) and `vector`, a list of fixed size, float32
+of unit length. The file's own metadata names the model and the prompts, since queries have to become vectors in the
+same way. `examples/pgvector_search.py` loads such a file into PostgreSQL.
 """
 
 from __future__ import annotations
@@ -65,11 +64,7 @@ class Start:
 class Claim:
     """What an index is of; every update must ask for the same.
 
-    Attributes:
-        fingerprint: of everything that decides the vectors: weights, tokenizer, pooling, length.
-        passage_tokens: as in `IndexSettings`, like `overlap`, `pooling`, the prompts and `encoding`.
-        start: the commit of a model of the Hub.
-        simplified: whether search by words takes traditional Chinese characters for simplified ones.
+    `fingerprint` is of what decides the vectors: weights, tokenizer, pooling, length. Settings: as in `IndexSettings`.
     """
 
     format: str
@@ -89,11 +84,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class IndexedDocument:
-    """A document of an index.
-
-    Attributes:
-        passages: how many it has; they lie one behind the other.
-    """
+    """A document of an index, and how many passages it has; these lie one behind the other."""
 
     name: str
     digest: str
@@ -138,9 +129,7 @@ class Current:
 class StoredIndex:
     """An index that was opened: its files are what they were when they were written, and stay at hand.
 
-    Attributes:
-        passages: [N] rows, mapped.
-        vectors: [N, width] float32, mapped; of unit length where the model's folder compares them so.
+    `passages`, [N] rows, and `vectors`, [N, width], are mapped; vectors have unit length where they are compared so.
     """
 
     folder: Path
@@ -174,12 +163,7 @@ class StoredIndex:
         return np.cumsum([0, *(document.passages for document in self.current.documents)])
 
     def load_model(self, model: str | Path | None = None, **how: Any) -> Embed:
-        """Loads the model that made the vectors.
-
-        Args:
-            model: where it lies now; None for where it lay then.
-            **how: as for `load_pipeline`.
-        """
+        """Loads the model that made the vectors, from where it lay then or lies now; `how` is for `load_pipeline`."""
         start = self.claim.start
         if model is None and start is not None:
             pin(start.name, start.commit)

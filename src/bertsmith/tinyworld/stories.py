@@ -202,13 +202,9 @@ def draw_facts(rng: np.random.Generator) -> Facts:
 
 
 def slot_distribution(slot: str, facts: Facts, subject: Person, other: Person) -> dict[str, float]:
-    """Returns the true odds of a blank, given the facts of its story.
+    """Returns the true odds of a slot, a name in braces in the patterns above, given the facts of its story.
 
-    Args:
-        slot: a name in braces in one of the patterns above.
-
-    Returns:
-        word → probability, adding up to 1. A slot of two words (`the man`) has them joined by a space.
+    The probabilities of the words add up to 1. A slot of two words (`the man`) has them joined by a space.
     """
     corner, mood = facts.corner, facts.mood
     fixed = {

@@ -22,7 +22,6 @@ REVIEWS = (
     "in the evening the {noun} says that the day was {judgement} .",
     "the {noun} reads the book and says that the day is {judgement} .",
 )
-"""What people say of their day."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Corner:
-    """One part of the village and everything that is found only there.
-
-    Attributes:
-        work: pairs (verb, object) of what they do all day.
-    """
+    """One part of the village and all that is found only there; `work` has the pairs (verb, object) of its days."""
 
     name: str
     places: tuple[str, ...]
@@ -85,10 +81,8 @@ MEN = ("Adam", "Boris", "David", "Felix", "Hugo", "Ivan", "Karl", "Leo", "Max", 
 class Mood:
     """The words of a good day, or of a bad one.
 
-    Attributes:
-        name: `good` or `bad`; reviews are labelled by it.
-        intensifiers: adverbs before a judgement, as people of this mood say them.
-        judgements: adjectives of food, places and days; reviews are made of them.
+    `name` is `good` or `bad`, by which reviews are labelled; they are made of `judgements`, adjectives of food, places
+    and days. `intensifiers` are the adverbs that people of this mood say before them.
     """
 
     name: str
