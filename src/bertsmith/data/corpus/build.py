@@ -1,6 +1,5 @@
 """From files to a corpus: planned in chunks, tokenized in parallel, committed in one pass, resumable at any moment.
 
-Notable:
 - a chunk's partial shards depend on the chunk alone, and the commit goes through them in order, so the result is the
   same to the byte on one worker, on three, on a cluster, and after any number of kills
 - finished chunks lie in `.parts` in the corpus folder; the same command takes them over and makes the rest
@@ -74,8 +73,6 @@ def build_corpus(
     Args:
         text: as in `learn_vocabulary`; a row is a document.
         tokenizer: its folder, `vocab.txt`, or itself.
-        out: the folder for the shards.
-        engine: `local` or `ray`.
         workers: processes; None for all cores.
         on_progress: told how many bytes are done, how many there are, and how many ids were made.
         on_note: told which files of a folder are left out, and why.

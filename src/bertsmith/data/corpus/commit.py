@@ -1,6 +1,5 @@
 """From partial shards to a finished corpus: drop repeats, settle the splits, move the shards, write the manifest.
 
-Notable:
 - everything here depends on the partial shards in their order and nothing else, so a build that was killed here does
   the same again; from the moment `commit.json` is there, only moving is left, which may be broken off and repeated
 - shards that keep all their documents are moved, not copied; others are written anew without what was dropped
@@ -55,12 +54,7 @@ def commit(
     options: CorpusOptions,
     settings: Mapping[str, Any],
 ) -> None:
-    """Makes the corpus of its partial shards, all of them in order.
-
-    Raises:
-        InputError: fewer than `LEAST_TEXTS` texts stay.
-        RunFolderError: the disk is full or the place cannot be written.
-    """
+    """Makes the corpus of its partial shards in order; `InputError` where fewer than `LEAST_TEXTS` texts stay."""
     natural = [splits_by_text(partial.load("texts"), options.heldout_share) for partial in partial_shards]
     splits, duplicates = _without_duplicates(partial_shards, natural, options)
     splits = _settled(splits, partial_shards, options.heldout_share, sum(duplicates.values()))
@@ -163,11 +157,7 @@ def _without_duplicates(
 def _without_repeated_lines(
     partial_shards: Sequence[PartialShard], splits: Sequence[NDArray[np.int8]], options: CorpusOptions
 ) -> tuple[list[NDArray[np.int8]], list[NDArray[np.bool_]], dict[str, float]]:
-    """Says which sentences stay, where documents go that keep none, and what lines stand in many documents.
-
-    A line is repeated if it stands in `REPEATED` documents, or in as many as the options say. Those that are dropped
-    leave one copy, the first in training: what a footer says is learned once, and validated nowhere.
-    """
+    """Says which sentences stay, where documents with none go, and what repeats; one copy stays, to train on."""
     sentences = [partial.load("sentences") for partial in partial_shards]
     hashes, lengths = (
         np.concatenate([partial.load(f"sentence_{name}") for partial in partial_shards])

@@ -4,7 +4,6 @@ A model that starts from random vectors spends its first minutes on finding out 
 piece stands near each other one says that already (Levy and Goldberg 2014): the positive pointwise mutual information
 of all pairs, reduced to as many dimensions as the model has. Counting takes seconds.
 
-Notable:
 - neighbours up to `WINDOW` pieces away count; a pair at distance d counts 1/d
 - a neighbour on the left is another context than the same piece on the right: what may be guessed depends on the side
 - that pieces occur in the same passages counts too, with less weight: neighbours tell what a piece can do in a
@@ -36,10 +35,7 @@ _POWER_STEPS = 2
 
 
 def piece_vectors(corpus: TokenCorpus, size: int, *, seed: int = 0) -> NDArray[np.float32]:
-    """Returns vectors of the pieces, [V, size], from how they stand together in the training split.
-
-    The rows of pieces that were seen among others have length 1 in the mean of squares, the rest are zero.
-    """
+    """Returns vectors of the pieces, [V, size]: mean square length 1 for those seen in training, zero for the rest."""
     from sklearn.utils.extmath import randomized_svd
 
     information = contexts(corpus)

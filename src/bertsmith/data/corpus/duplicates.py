@@ -37,9 +37,8 @@ def signatures_of(documents: TokenizedDocuments) -> NDArray[np.uint32]:
 class NearDuplicates:
     """Remembers the documents that stay, and recognises those that come near one of them.
 
-    Args:
-        threshold: share of common shingles (Jaccard similarity, as estimated from the signatures) from which two
-            documents count as one; above 0, at most 1.
+    `threshold`, above 0 and at most 1, is the share of common shingles (Jaccard similarity, as the signatures estimate
+    it) from which two documents count as one.
     """
 
     def __init__(self, threshold: float) -> None:

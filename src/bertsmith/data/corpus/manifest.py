@@ -57,9 +57,7 @@ class SplitEntry(SplitCounts):
 class Manifest:
     """The content of `manifest.json`.
 
-    Attributes:
-        duplicates: how many documents were dropped as `exact` and as `near` repeats.
-        piece_counts: [V] how often each id occurs in the training split.
+    `duplicates` counts the dropped `exact` and `near` repeats, `piece_counts` [V] each id in the training split.
     """
 
     format: str = "bertsmith token shards"
@@ -131,11 +129,7 @@ def checksum_of(path: Path) -> str:
 
 
 def verify_shards(folder: Path, shards: Sequence[ShardEntry], *, every_byte: bool = False) -> None:
-    """Makes sure that the shards are what their manifest says.
-
-    Args:
-        every_byte: also read files that were verified before and have not been touched since.
-    """
+    """Makes sure that shards are what their manifest says; `every_byte` reads those too that were verified before."""
     verified = {} if every_byte else _read_verified(folder)
     has_changed = False
     for shard in shards:

@@ -1,8 +1,6 @@
 """What one chunk of the input becomes: partial shards, in the folder of an unfinished corpus.
 
-Notable:
-- a chunk becomes a folder that appears by renaming, so it is there whole or not at all: a killed build keeps what it
-  has
+- a chunk becomes a folder that appears by renaming, whole or not at all: a killed build keeps what it has
 - its content depends on the chunk's documents and the options alone, not on who made it, nor when
 - a chunk has a partial shard for about every `shard_tokens` ids: an Arrow file for each split, and beside them the
   arrays that the commit needs of every document and sentence, in input order
@@ -71,11 +69,7 @@ class Shard(NamedTuple):
 def write_partial_shards(
     path: Path, documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions
 ) -> int:
-    """Turns the documents of a chunk into its folder, made in one step, and returns the number of ids.
-
-    Raises:
-        RunFolderError: the disk is full or the place cannot be written.
-    """
+    """Turns the documents of a chunk into its folder, made in one step, and returns the number of ids."""
     tokens = 0
     records: list[dict[str, ShardRecord]] = []
     # 千万个字符串和元组里没有循环引用：垃圾回收器一遍遍地走，只是白费时间
@@ -167,10 +161,7 @@ def splits_by_text(texts: NDArray[np.uint64], heldout_share: float) -> NDArray[n
 
 
 class _Encoded(NamedTuple):
-    """Documents as ids, and as `content`: the same with a number for each word that the vocabulary cannot spell.
-
-    `written` [3] counts the characters of the text, those in such words, and the special tokens that it holds as words.
-    """
+    """`content`: ids with a number per unknown word; `written` [3]: characters, those in such words, special tokens."""
 
     documents: TokenizedDocuments
     content: TokenizedDocuments

@@ -1,8 +1,7 @@
 """What a corpus is made of: the options, and which files and stretches of large ones are read together as a chunk.
 
-Notable:
-- the plan depends on the input and the options alone, so every build of the same command has the same chunks, whatever
-  the number of workers
+- the plan depends on the input and the options alone, so every build has the same chunks, whatever the number of
+  workers
 - a large plain file is cut where a document ends anyway, so the documents are the same as of the uncut file: at a blank
   line (not after a heading, which belongs to what follows), at the end of a JSON line, between two Parquet row groups
 - a large document (a file that is one, or what stands between two blank lines that are far apart) is cut at a blank
@@ -59,7 +58,6 @@ class CorpusOptions:
     words: Literal["jieba"] | None = option(None, help="Segment Chinese text into words, for whole-word masking.")
 
     def __post_init__(self) -> None:
-        """Checks the ranges, and that what is asked for is installed."""
         if not 0 < self.heldout_share < 1:
             raise ConfigError(f"--heldout {self.heldout_share} must be between 0 and 1")
         if not 1 <= self.shard_tokens <= MOST_SHARD_TOKENS:
@@ -105,11 +103,7 @@ def plan_chunks(sources: Sequence[Source], options: CorpusOptions) -> list[Input
 
 
 def read_chunk(chunk: InputChunk, options: CorpusOptions) -> Iterator[Document]:
-    """Reads the documents of a chunk, streaming; a JSON line or Parquet row is always one.
-
-    Raises:
-        InputError: a file is damaged or malformed; the message names it and the line.
-    """
+    """Reads the documents of a chunk, streaming; a JSON line or Parquet row is one. `InputError` for a damaged file."""
     for span in chunk.spans:
         rule = options.documents if Source(span.name, 0).kind in ("text", "document") else "file"
         for lines in texts_in(span, options.text_field, options.sheet):

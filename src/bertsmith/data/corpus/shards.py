@@ -1,6 +1,5 @@
 """Token shards: a corpus as ids on disk, written once, read by memory mapping.
 
-Notable:
 - documents are a few arrays, whatever their number: encoding, splitting, dropping and writing are array work
 - a shard is an Arrow file with one row a document: a list of sentences, each a list of ids, and the number of the text
   it is a part of; where words matter, another column says of each id whether it continues the word of the one before
@@ -85,8 +84,7 @@ class TokenCorpus:
     def continuations(self, split: str, index: int) -> list[NDArray[np.bool_]]:
         """Returns which ids of a document continue the word of the id before: `##` pieces, and inside Chinese words.
 
-        Returns:
-            [S_i] bool for each sentence, in the shape of `document`; the first id of a sentence never continues.
+        The shape is that of `document`, [S_i] bool for each sentence, whose first id never continues.
         """
         if not self.has_words:
             raise ConfigError(f"{self.folder}: does not know its words; build it with --words jieba")
@@ -204,11 +202,7 @@ def write_documents(path: Path, documents: TokenizedDocuments) -> str:
 
 
 class MappedDocuments:
-    """An Arrow file of documents, its arrays mapped without a copy.
-
-    Raises:
-        OSError, pyarrow.ArrowException: the file cannot be read, or is no such file.
-    """
+    """An Arrow file of documents, mapped without a copy; `OSError` or `pyarrow.ArrowException` where it is none."""
 
     def __init__(self, path: Path) -> None:
         batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)

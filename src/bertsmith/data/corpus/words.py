@@ -24,11 +24,7 @@ _CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002
 
 
 def encode_with_words(sentences: Sequence[str], tokenizer: Tokenizer) -> tuple[FlatIds, NDArray[np.bool_]]:
-    """Turns sentences into ids, and says of each id, [T] bool, whether it continues the word of the one before.
-
-    Raises:
-        ConfigError: jieba is not installed.
-    """
+    """Turns sentences into ids, and says of each id, [T] bool, whether it continues the word of the one before."""
     cut = word_cutter().cut
     tokens = tokenizer.align_flat(sentences)
     first = np.zeros(len(tokens.ids), dtype=np.bool_)
@@ -46,11 +42,7 @@ def encode_with_words(sentences: Sequence[str], tokenizer: Tokenizer) -> tuple[F
 
 @functools.cache
 def word_cutter() -> Any:
-    """Returns jieba's cutter, its dictionary loaded.
-
-    Raises:
-        ConfigError: jieba is not installed.
-    """
+    """Returns jieba's cutter, its dictionary loaded; `ConfigError` where it is not installed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

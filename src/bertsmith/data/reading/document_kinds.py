@@ -3,7 +3,6 @@
 These functions run in a process of their own, which `documents` bounds in time and memory: what they are given may be
 broken or built to do harm. Whatever speaks against a document is an `InputError` of a few words.
 
-Notable:
 - a heading knows its level, a block of Markdown its line and a block of a PDF its page; the rest of the markup goes
 - code, and the bookmarks of a PDF, are marked as aside: they can be searched, and are no running text to learn from
 - of a web page the part called `main` is read, where there is one, and never its menus, footers and forms
@@ -39,12 +38,9 @@ _MOST_UNPACKED = 1 << 30  # bytes of all members of a zip file
 
 
 class Block(NamedTuple):
-    """A stretch of a document.
+    """A stretch of a document; `aside` if it is no running text: code, or a bookmark of a PDF.
 
-    Attributes:
-        level: of a heading, from 1; 0 for what is none.
-        place: its line in the file or its page, from 1; 0 where the kind has neither.
-        aside: whether it is no running text: code, or a bookmark of a PDF.
+    A heading has a `level` from 1, others 0; `place` is the line or page, from 1, or 0 where the kind has neither.
     """
 
     text: str
@@ -57,11 +53,7 @@ Blocks = Iterator[Block]
 
 
 def read_kind(path: Path, ending: str, encoding: str = "auto") -> tuple[list[Block], Metadata]:
-    """Reads a document of the kind that `ending` names, such as `.pdf`.
-
-    Raises:
-        InputError: it cannot be read, or holds no text; a few words say why.
-    """
+    """Reads a document of the kind that `ending` names, such as `.pdf`; an `InputError` says briefly why it cannot."""
     content, size = [], 0
     for chunk in read_chunks(path):
         content.append(chunk)

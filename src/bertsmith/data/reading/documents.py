@@ -1,8 +1,7 @@
 """The one reader of documents that are no plain text: Markdown, HTML, PDF, Word, EPUB and e-mail.
 
-Notable:
 - a file is read by a process of its own, which is killed when it takes longer than `SECONDS` and cannot take more than
-  `MEMORY`: a broken or hostile file costs itself, never the run. What a file may hold at most is in `document_kinds`
+  `MEMORY`: a broken or hostile file costs itself, never the run
 - what cannot be read is left out, and counted by kind and reason in one line
 - files are read on all cores before the work begins, and what stood in them is kept until the program ends, in a
   temporary folder: the worker processes, and the second and third reading of a corpus, take it from there
@@ -69,11 +68,7 @@ def lines_of(place: Any, encoding: str = "auto") -> Iterator[str]:
 
 
 def read_blocks(name: str | Path, encoding: str = "auto") -> tuple[list[Block], Metadata]:
-    """Reads a document: what stands in it, and what it says of itself.
-
-    Args:
-        encoding: of Markdown: `auto` or a codec. The other kinds say their own.
-    """
+    """Reads a document: what stands in it, and what it says of itself; `encoding` (`auto`, a codec) is for Markdown."""
     answer = _answered(str(name), encoding)
     if "fault" in answer:
         raise InputError(f"{name}: {answer['fault']}")
@@ -110,8 +105,7 @@ def readable_files(paths: Sequence[str | Path], encoding: str = "auto", beside: 
 def without_unreadable(files: Sequence[FileT], encoding: str = "auto") -> tuple[list[FileT], dict[str, str]]:
     """Reads the documents among files on all cores, and keeps what stands in them.
 
-    Returns:
-        The files that can be read; and why the others cannot, by their names, as `left_out` tells it.
+    Returns the files that can be read, and why the others cannot, by their names, as `left_out` tells it.
     """
     names = {str(one.name if isinstance(one, Source) else one): one for one in files}
     documents = [name for name in names if document_ending(name)]

@@ -1,10 +1,8 @@
 """Bytes on disk -> lines of text, one at a time: the one decoder of corpora, labelled files, and texts to predict for.
 
-Notable:
 - files are read in chunks, plain, gzip or zstd, so memory does not grow with the file
-- running text and rows differ in what ends a line. Running text has the line ends of all systems and of Unicode. In a
-  file of rows only a line feed ends one: rows hold whatever people wrote, and a form feed or U+2028 inside a sentence
-  would tear its columns apart
+- running text has the line ends of all systems and of Unicode. In a file of rows only a line feed ends one: rows hold
+  whatever people wrote, and a form feed or U+2028 inside a sentence would tear its columns apart
 - whatever is wrong with the bytes is said in one line that names the file and the line
 """
 
@@ -55,7 +53,7 @@ class Placed:
 
 
 def read_lines(place: Path | Span, encoding: str = "auto") -> Iterator[str]:
-    """Reads the lines of running text, without their line ends.
+    """Reads the lines of running text, without their line ends, each at most `MAX_LINE_LENGTH` characters long.
 
     A line ends at LF, CR LF, a lone CR, NEL or U+2028. U+2029, which separates paragraphs, ends its line and adds an
     empty one. Form feeds and vertical tabs are white space, so a page break alone on its line is a blank line and one
@@ -64,9 +62,6 @@ def read_lines(place: Path | Span, encoding: str = "auto") -> Iterator[str]:
     Args:
         place: a file, or a stretch of it that lies between line ends; packed (`.gz`, `.zst`) or plain.
         encoding: `auto` (see `detect_encoding`) or any text encoding Python knows.
-
-    Yields:
-        The lines in order, each at most `MAX_LINE_LENGTH` characters long.
     """
     return _read_lines(place, encoding, is_prose=True)
 
@@ -106,7 +101,6 @@ def _read_lines(place: Path | Span, encoding: str, *, is_prose: bool, whole: boo
     at_start = not (isinstance(place, Span) and place.start)
 
     def line_after(text: str) -> int:
-        """The number of the line on which the character after `text` stands."""
         return lines_before(place) + number + len(split("".join([*begun, text]))[0]) + 1
 
     for chunk in itertools.chain(read_chunks(place), [b""]):

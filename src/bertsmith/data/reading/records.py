@@ -39,11 +39,7 @@ _PARQUET_ROWS = 64
 
 
 def texts_in(span: Span, field: str, sheet: str | None = None) -> Iterator[Iterable[str]]:
-    """Yields the lines of each text of a span: a text file or document, or a row of records.
-
-    Args:
-        field: of JSON, or column of Parquet or a table, that holds the text.
-    """
+    """Yields the lines of each text of a span: a file, a document, or the `field` (or column) of a row of records."""
     kind = Source(span.name, 0).kind
     if sheet is not None and not is_workbook(span.name):
         raise InputError(f"{span}: --sheet is for spreadsheets, and this is none; leave it out")

@@ -1,6 +1,5 @@
 """Paragraph -> sentences, for English and Chinese, without a model.
 
-Notable:
 - every run of stops is a candidate, and what stands around it decides: the word before it (a title, an initial, a
   number) and the first letter after it
 - when in doubt, no cut: two sentences taken as one cost next-sentence prediction little, half a sentence teaches it
@@ -66,14 +65,12 @@ _OPENING_WORD = re.compile(
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph of English or Chinese into sentences.
 
-    A sentence keeps its stop and the quotes and brackets closed after it. English stops need white space after them
-    (so `example.com` and `3.14` stay whole) and a following word that could open a sentence, so `"Go!" he said.` is one
+    A sentence keeps its stop and the quotes and brackets closed after it. English stops need white space after them (so
+    `example.com` and `3.14` stay whole) and a following word that could open a sentence, so `"Go!" he said.` is one
     sentence. Chinese stops end a sentence wherever they stand. A stretch of more than `MAX_SENTENCE_LENGTH` characters
     without any end is cut at white space, after a comma, or hard, in this order of preference.
 
-    Returns:
-        The sentences in order, none empty, with each stretch of white space as one space. Put together again they
-        have every character of the paragraph but white space.
+    No sentence is empty. Each stretch of white space becomes one space; every other character stays.
     """
     text = " ".join(paragraph.split())
     sentences: list[str] = []

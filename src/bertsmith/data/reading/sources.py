@@ -1,14 +1,13 @@
 """What text is read from: which files names stand for, how their bytes are unpacked, and which encoding they are in.
 
-Notable:
 - a source is a name and a size; a span is a stretch of one source, so that a large file can be shared among workers
 - a name with `://` is opened by `fsspec`, everything else by Python itself; every failure to open, read or unpack
   becomes one line that names the file
 - a file that is named or matched by a pattern is read whatever it is called; from a folder only files of known endings.
   The order is that of the names, and a file that is reached twice is read once
-- the encoding is decided by a first pass over the whole file, never by its beginning: the first accent of a book may
-  stand in its last chapter. What is neither Unicode nor clearly Western text ends with one line that names the place
-  and the flag to pass, because a vocabulary learned from mis-decoded text is worthless
+- the encoding is decided by a first pass over the whole file: the first accent of a book may stand in its last chapter.
+  What is neither Unicode nor clearly Western text ends with one line that names the place and the flag to pass, because
+  a vocabulary learned from mis-decoded text is worthless
 """
 
 from __future__ import annotations
@@ -107,9 +106,7 @@ class Source:
 class Span:
     """A stretch of a source: bytes `start` to `end` (row groups, for Parquet), or to its end where `end` is None.
 
-    Attributes:
-        encoding: of text, as `read_lines` takes it.
-        text: the number of the text that the stretch is a part of; None where it holds whole texts.
+    `encoding` is as in `read_lines`; `text` numbers the text that the stretch is a part of, None for whole texts.
     """
 
     name: str
@@ -236,11 +233,7 @@ def _listed(endings: Sequence[str]) -> str:
 
 
 def left_out(paths: Sequence[str | Path], endings: Sequence[str], faults: Mapping[str, str] | None = None) -> str:
-    """Says which files of the folders among paths are not read, by kind and reason; empty where all are.
-
-    Args:
-        faults: name of a document that cannot be read → why.
-    """
+    """Says by kind and reason which files of the folders are not read; `faults`: name → why. Empty where all are."""
     folders = [str(path) for path in paths if not is_url(str(path)) and os.path.isdir(path)]
     found = {file.resolve(): file for folder in folders for file in _walk(folder, ("",))}
     groups: dict[str, Counter[str]] = defaultdict(Counter)
@@ -332,11 +325,7 @@ def open_source(name: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def local_copy(name: str | Path) -> Iterator[Path]:
-    """Yields the path of a file: its own, or for a URL that of a copy that lasts as long as the block.
-
-    Raises:
-        InputError: the address cannot be read. Errors of the block that name the copy name the address instead.
-    """
+    """Yields the path of a file, or of a copy of a URL that lasts for the block, whose errors name the address."""
     if not is_url(str(name)):
         yield Path(name)
         return
@@ -353,11 +342,7 @@ def local_copy(name: str | Path) -> Iterator[Path]:
 
 
 def read_chunks(place: Path | Span) -> Iterator[bytes]:
-    """Reads the bytes of a file or of a stretch of it in chunks, unpacking gzip and zstd if it begins at the beginning.
-
-    Raises:
-        InputError: the file cannot be read, or is damaged or cut off.
-    """
+    """Reads a file or stretch in chunks; from its beginning gzip and zstd are unpacked. `InputError` where damaged."""
     span = place if isinstance(place, Span) else Span(str(place))
     with open_source(span.name) as raw:
         raw.seek(span.start)

@@ -1,6 +1,5 @@
 """Tables on disk -> rows of cells: TSV, CSV, JSON, Parquet and spreadsheets behind one shape.
 
-Notable:
 - in a TSV quotes have no meaning, as in the files of GLUE: a tab separates, a line ends; unless its first lines have
   one number of columns only if quotes have, as pandas writes cells with line ends
 - a CSV follows RFC 4180: quoted cells may hold commas, line ends and doubled quotes; its separator is the first of
@@ -8,7 +7,6 @@ Notable:
 - a JSON file is an object a line, a list of objects, or one object with such a list in it
 - a spreadsheet gives the cells of one sheet, written as they would stand in a CSV
 - JSON Lines and Parquet name their columns; other tables have a header if they say so or their first row looks like one
-- rows are read one after another and carry their place, so that every complaint can name it
 - the library `datasets` writes class numbers, and the names of the classes beside them; names are what counts here
 """
 
@@ -63,11 +61,7 @@ _LOOK_AHEAD = 1000
 
 
 class Cell(NamedTuple):
-    """What stands in a row for one part of an example.
-
-    Attributes:
-        names: of the classes that a whole number in the cell stands for; empty where it is a number.
-    """
+    """What stands in a row for one part of an example; `names` are of the classes whose numbers it holds, if any."""
 
     place: str
     what: str

@@ -50,11 +50,9 @@ _OPENERS = "\"'“‘«([_*"
 
 @dataclass(frozen=True)
 class Document:
-    """Consecutive sentences of one text, from which next-sentence pairs are drawn.
+    """Consecutive sentences of one text, at least one and none empty, from which next-sentence pairs are drawn.
 
-    Attributes:
-        sentences: its sentences in order, at least one, none of them empty.
-        text: a number in [0, 2^64) that all parts of a text that was cut have in common; None for a whole text.
+    `text` is a number in [0, 2^64) that all parts of a text that was cut have in common; None for a whole text.
     """
 
     source: str
@@ -80,14 +78,10 @@ def read_documents(
 ) -> Iterator[Document]:
     """Reads files as documents of sentences, one after another, in bounded memory.
 
-    A document longer than `max_sentences` is cut into several of at most that many, in order, so that a book can be
-    shuffled, held out and drawn from evenly. Under `file` a blank line only separates paragraphs. Under `blank-line` a
-    heading belongs to the document that follows it. Lines without any letter or digit (`* * *`) are left out.
-
-    Args:
-        documents: what separates documents, see `resolve_documents`.
-        encoding: `auto` (see `detect_encoding`) or any text encoding Python knows.
-        max_sentences: the longest document handed out, in sentences; at least 1.
+    A document longer than `max_sentences`, at least 1, is cut into several of at most that many, in order. `documents`
+    says what separates them, see `resolve_documents`. Under `file` a blank line only separates paragraphs. Under
+    `blank-line` a heading belongs to the document that follows it. Lines without any letter or digit (`* * *`) are left
+    out. `encoding` is as in `read_lines`.
     """
     check_encoding(encoding)
     require_plain_text(files)
@@ -113,10 +107,9 @@ def documents_of(
     *,
     text: int | None = None,
 ) -> Iterator[Document]:
-    """Makes documents of the lines of one file, of a stretch between two documents, or of one record.
+    """Makes documents, or none, of the lines of one file, of a stretch between two documents, or of one record.
 
-    `text` is the number of the text that all of the lines are a part of; None where they are whole texts. There may be
-    no document.
+    `text` is the number of the text that all of the lines are a part of; None where they are whole texts.
     """
     sentences: list[str] = []
     after_heading = False
@@ -180,11 +173,7 @@ def _require_some(found: Iterable[Found], files: Sequence[Path]) -> Iterator[Fou
 
 
 def paragraphs(raw_lines: Iterable[str]) -> Iterator[str | None]:
-    """Puts the lines of running text together to paragraphs, in bounded memory.
-
-    Yields:
-        A paragraph, a heading, or a line that stands for itself; None for every blank line.
-    """
+    """Puts lines of running text together to paragraphs, headings and lines by themselves; None for a blank line."""
     lines: list[str] = []
     length = 0
     for raw in raw_lines:
@@ -218,10 +207,7 @@ def join_lines(lines: Sequence[str]) -> list[str]:
     that one from the one in `exam-` + `ple`, and losing it would be the worse mistake.
 
     Args:
-        lines: consecutive lines without white space around them, none empty.
-
-    Returns:
-        The whole paragraph, or its parts in order.
+        lines: without white space around them, none empty.
     """
     widths = [_width(line) for line in lines]
     if len(lines) < 2 or max(widths) not in _WRAP_WIDTHS:

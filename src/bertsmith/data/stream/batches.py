@@ -1,7 +1,4 @@
-"""`PreTrainingBatch`: what a pre-training step reads, a global batch or one rank's share of it.
-
-It holds tensors, which the model reads; between processes it travels as plain arrays (`__reduce__`).
-"""
+"""`PreTrainingBatch`: what a pre-training step reads, a global batch or one rank's share of it."""
 
 from __future__ import annotations
 

@@ -7,9 +7,6 @@ for. Where a chunk is a single sentence, the release always draws a random B, wh
 here a neighbouring sentence of the document makes the true pair, so that the labels stay half and half. A document of
 one sentence has no neighbour: it becomes a single segment without a label.
 
-`draw_ordered_pairs` makes the pairs of ALBERT: two consecutive segments, swapped half of the time (Lan et al. 2020,
-§3.1).
-
 Objectives without a second segment (masked LM alone, left-to-right LM) read one: `draw_segments` packs full sentences
 of one document up to the length (Liu et al. 2019, §4.2, "DOC-SENTENCES"); `pack_full` lays everything end to end across
 document borders, `[SEP]` between, and cuts wherever a sequence is full. Their "FULL-SENTENCES" cuts at the end of a
@@ -58,18 +55,15 @@ def draw_pairs(
     rng: np.random.Generator,
     pairing: Pairing = "balanced",
 ) -> Iterator[SegmentPair]:
-    """Cuts one document into pairs.
+    """Cuts one document into pairs of segments that are not empty.
 
     Args:
         draw_other: returns another document for a random B.
         max_tokens: most ids in A and B together, special tokens not counted; at least 2.
-        short_probability: share of documents whose pairs aim at a random shorter length, so that the model also
-            meets short input.
-        pairing: `balanced` keeps the labels half and half; `google` is the release to the letter, where a chunk of
-            one sentence always has a random B.
-
-    Yields:
-        Pairs whose segments are non-empty and together at most `max_tokens` long.
+        short_probability: share of documents whose pairs aim at a random shorter length, so that the model also meets
+            short input.
+        pairing: `balanced` keeps the labels half and half; `google` is the release to the letter, where a chunk of one
+            sentence always has a random B.
     """
     if len(document) == 1 and pairing == "balanced":
         yield _single(document[0], max_tokens, rng)

@@ -75,7 +75,6 @@ class PrefetchedStream(Iterator[PreTrainingBatch]):
         self._position = position
 
     def __next__(self) -> PreTrainingBatch:
-        """Returns the batch at `position` and moves on."""
         if self._received is None:
             self._start()
         assert self._received is not None

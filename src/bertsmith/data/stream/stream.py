@@ -145,11 +145,7 @@ class _Block(NamedTuple):
 
 
 class PreTrainingStream(Iterator[PreTrainingBatch]):
-    """Endless batches drawn from one split of a corpus.
-
-    Attributes:
-        position: where the next batch starts; assign it to resume from there.
-    """
+    """Endless batches drawn from one split of a corpus; assign `position`, where the next one starts, to resume."""
 
     def __init__(
         self,
@@ -165,9 +161,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
     ) -> None:
         """Opens the stream at its beginning.
 
-        Args:
-            needs: what the objective asks of them; None is masked LM with next-sentence pairs.
-            rank: which share of each global batch is returned, in [0, `world_size`).
+        `needs` None is masked LM with next-sentence pairs; `rank`, in [0, `world_size`), says which share is returned.
         """
         self.needs = needs or StreamNeeds()
         self.needs.require_fit(settings)
@@ -223,7 +217,6 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         """Does nothing: no process draws; as `PrefetchedStream` has it, so that either can be closed."""
 
     def __next__(self) -> PreTrainingBatch:
-        """Returns the batch at `position` and moves on."""
         return self.draw()
 
     def draw(self, *, across_epochs: bool = True) -> PreTrainingBatch:
@@ -413,14 +406,10 @@ def heldout_batches(
     seed: int = 0,
     max_sequences: int,
 ) -> list[PreTrainingBatch]:
-    """Returns the same validation batches every time, whatever the size of the training batches.
+    """Returns the same validation batches every time, whatever the batch size in `settings`.
 
-    Args:
-        settings: the batch size does not count.
-        max_sequences: where the held-out documents make more, the rest is left out, but the last batch is a whole one.
-
-    Returns:
-        Batches of `HELDOUT_BATCH` sequences that hold every held-out document at most once; the last may be smaller.
+    Batches of `HELDOUT_BATCH` sequences hold every held-out document at most once; the last may be smaller. Of more
+    than `max_sequences` sequences the rest is left out, but the last batch is then a whole one.
     """
     if not corpus.counts[HELDOUT].documents:
         return []
