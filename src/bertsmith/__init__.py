@@ -109,7 +109,6 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a public name from its home."""
     if name not in _HOMES:
         raise AttributeError(f"module 'bertsmith' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

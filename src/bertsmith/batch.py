@@ -22,10 +22,7 @@ ValueT = TypeVar("ValueT")
 
 
 class derived(Generic[ValueT]):  # noqa: N801
-    """A property that is computed when first read and then kept, like `functools.cached_property`.
-
-    That one holds a lock before Python 3.12, at which `torch.compile` would break its graph.
-    """
+    """A property kept once read; before Python 3.12 the lock of `cached_property` breaks graphs of `torch.compile`."""
 
     def __init__(self, compute: Callable[[Any], ValueT]) -> None:
         self.compute = compute
@@ -67,11 +64,7 @@ class RaggedBatch:
     def from_sequences(
         cls, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None = None
     ) -> RaggedBatch:
-        """Builds a batch from lists of ids.
-
-        Args:
-            sequences: N non-empty sequences of ids.
-            token_type_ids: segment of every token, in the same lengths; all 0 when None.
+        """Builds a batch from N non-empty lists of ids; segments have the same lengths, and are all 0 when None.
 
         Raises:
             InputError: there is no sequence, one is empty, or the segments have other lengths.
@@ -243,8 +236,7 @@ class AttentionMask:
     to a window around the token (Beltagy et al. 2020, §3.1).
 
     Attributes:
-        prefix_lengths: [N] int64, for each sequence how many of its first tokens all its tokens read; None is no
-            prefix.
+        prefix_lengths: [N] int64, how many of its first tokens all tokens of a sequence read; None is no prefix.
         window: most tokens between a token and one that it reads, on either side; None is no window.
     """
 
@@ -278,8 +270,7 @@ class AttentionMask:
     def hidden_by_place(self, length: int, device: torch.device) -> Tensor | None:
         """Returns which keys are hidden because of their place: they come later, or lie outside the window.
 
-        Returns:
-            [1, 1, S, S] bool, or [N, 1, S, S] with prefixes, True where the key must not be read; None hides nothing.
+        [1, 1, S, S] bool, or [N, 1, S, S] with prefixes, True where the key must not be read; None hides nothing.
         """
         far = self._hidden_far(length, device)
         if not self.is_causal:
@@ -299,11 +290,7 @@ class AttentionMask:
         return ((places[:, None] - places).abs() > self.window)[None, None]
 
     def hidden_keys(self, batch: RaggedBatch) -> Tensor | None:
-        """Returns which keys of a padded batch are hidden, padding among them.
-
-        Returns:
-            Bool, broadcast over [N, A, S, S]; None hides nothing.
-        """
+        """Returns which keys of a padded batch are hidden, as bool broadcast over [N, A, S, S]; None hides nothing."""
         self._check(batch.num_sequences)
         placed = self.hidden_by_place(batch.max_seqlen, batch.cu_seqlens.device)
         # 因果时填充都在右边，本来就看不见；前缀却可能比句子还长

@@ -3,17 +3,14 @@
 A file or a folder is written beside its place under a temporary name, flushed to the disk and renamed. Readers see
 the old content or the new, nothing between. Errors of the machine become one line that names the path.
 
-JSON files hold a dataclass: a result, a description, a manifest, a state.
+JSON files hold a dataclass, whose annotations are the schema:
 
     write_json(path, result)
     result = read_json(path, FineTuningResult, RunFolderError, "remove it or choose another --out")
 
-Notable:
-- the annotations of the dataclass are the schema: what is missing, unknown or of another type is found on reading, with
-  the place inside the file, and so are the checks of `__post_init__`; a field with a default may be missing
-- every fault of a file (missing, cut off, not JSON, not UTF-8, another shape) is one line with the path and the advice
-- a file that others build on may carry a checksum of all the rest of it: a digit that a disk turned into another digit
-  is still JSON of the right shape
+Reading finds what is missing (fields with a default may be), unknown or of another type, with the place in the file,
+and runs `__post_init__`. Every fault of a file (missing, cut off, not JSON) is one line with the path and the advice. A
+checksum of the rest finds a digit that a disk turned into another digit, which is still JSON of the right shape.
 """
 
 from __future__ import annotations
@@ -45,9 +42,8 @@ from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, Input
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write a file or fill a folder at; moves it to `path` when the block ends well.
 
-    Args:
-        path: the final place; its parent folders are made when missing. An existing file there is replaced; an
-            existing folder is not, since a rename over a folder with content is not atomic.
+    Missing parent folders are made. A file at `path` is replaced; a folder is not, since a rename over a folder with
+    content is not atomic.
     """
     # 改名会把链接本身换掉：写到它指的地方
     path = Path(os.path.realpath(path))
@@ -123,8 +119,7 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any], *, beside: s
 
     Args:
         claim: name of the file that says what the folder is for, such as `quickstart.json`.
-        request: what is asked for; must survive JSON. Its `format`, where it has one, is the first version of
-            bertsmith that wrote such folders.
+        request: what is asked for, in JSON's types; its `format`, if any, is the first version that wrote such folders.
         beside: name of an entry that may be there already; empty for none.
     """
     # 先走一遍 JSON：元组变成列表、键变成字符串，才能和读回来的相比
@@ -266,11 +261,7 @@ CHECKSUM = "checksum of the rest"
 
 
 def write_json(path: Path, value: Any, *, checked: bool = False) -> None:
-    """Writes a value as `to_json` gives it, by `files.atomic_path`.
-
-    Args:
-        checked: whether it gets a checksum, which `read_json` compares; for objects that this package alone reads.
-    """
+    """Writes `to_json(value)` by `atomic_path`; `checked` adds a checksum, for objects that only this package reads."""
     content = to_json(value)
     if checked:
         content = {**content, CHECKSUM: checksum_of(content)}
@@ -328,11 +319,7 @@ def checksum_of(content: dict[str, Any]) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Returns dataclasses, mappings and sequences as the dictionaries and lists that JSON has.
-
-    A field of a dataclass that takes no part in comparisons is left out: it is not what the value is, but what was
-    worked out from it.
-    """
+    """Returns dataclasses, mappings and sequences as JSON has them, without fields that take no part in comparisons."""
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: to_json(getattr(value, one.name)) for one in fields(value) if one.compare}
     if isinstance(value, Mapping):

@@ -2,12 +2,9 @@
 
 Every function that opens a file of a model folder asks `model_folder` first, so that no command has to.
 
-Notable:
-- what exists on this disk always wins; only a name that exists nowhere here is looked up
-- `village` is the trained model that the package carries
+- what exists on this disk wins; only a name that exists nowhere here, and is not `village`, is looked up
 - safetensors, JSON and text are downloaded, into the cache of `huggingface_hub`; pickles never are
-- one process reads one commit of a name, however often it asks and wherever the branch moves meanwhile; run folders
-  note that commit and go on with it (`noted_start`)
+- one process reads one commit of a name, wherever the branch moves meanwhile; run folders note it (`noted_start`)
 - `huggingface_hub` is loaded only when a name is looked up; it obeys HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE
 """
 
@@ -82,14 +79,11 @@ def hub_name(folder: str | Path) -> HubName | None:
 
 
 def model_folder(folder: str | Path, *, weights: bool = True) -> Path:
-    """Returns where a model folder lies on this disk, after downloading it where it is named by its Hub name.
+    """Returns where a model folder lies on this disk; a Hub name is downloaded to a snapshot whose name is the commit.
 
     Args:
         folder: a path, `org/name` or `org/name@revision`, or a name of `BUNDLED`.
         weights: whether the weights are needed; False leaves them on the Hub, for those who only want the tokenizer.
-
-    Returns:
-        The path itself, or the snapshot in the cache of `huggingface_hub`, whose name is the commit.
     """
     name = hub_name(folder)
     if name is None:
@@ -121,12 +115,8 @@ def pin(folder: str | Path, commit: str) -> None:
 def noted_start(folder: str | Path, claim: Path) -> dict[str, Any]:
     """Returns what a run notes of the model it starts from, and resumes with the commit that it noted before.
 
-    Args:
-        folder: the model folder, by path or by Hub name.
-        claim: the JSON file of the run that holds the note; it may not be there yet.
-
-    Returns:
-        `{"start": {"name": …, "commit": …}}`; nothing for a path, whose weights are known by their fingerprint.
+    The note, `{"start": {"name": …, "commit": …}}`, stands in the JSON file `claim`, which may not be there yet. A path
+    has none: its weights are known by their fingerprint.
     """
     if hub_name(folder) is None:
         return {}
@@ -141,7 +131,6 @@ def noted_start(folder: str | Path, claim: Path) -> dict[str, Any]:
 
 
 def _downloaded(asked: str, repository: str, revision: str, *, weights: bool) -> Path:
-    """Downloads a repository's model folder, or finds it in the cache."""
     from huggingface_hub import snapshot_download
 
     log = logging.getLogger("huggingface_hub")

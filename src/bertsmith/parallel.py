@@ -1,13 +1,11 @@
 """One function over many items: by processes on this machine, or by Ray on a cluster; the results come in order.
 
-Notable:
 - on Linux the workers are forks: they start at once and inherit the vocabulary and the warm cache instead of having
   them sent; they run nothing but this package's Python and numpy's element-wise functions, no thread pools
 - only a few items are on their way at any time, so an endless stream of texts is no problem
 - a worker ends with its parent, also when that is killed: otherwise it would wait for work for ever
-- Ctrl-C, which the terminal sends to all of them, is the parent's to answer: it ends the workers, and they say nothing
-- it never comes while the parent is inside the pool: raised on the way into one of its locks, it would leave that lock
-  held, and the pool's thread, which then waits for it, could not be ended
+- Ctrl-C, which the terminal sends to all, is the parent's to answer: it ends the workers, and they say nothing. It
+  waits while the parent is inside the pool, where it could leave a lock held that the pool's thread then waits for
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _work: Callable[[Any], Any]
 def parallel_map(
     work: Callable[[Item], Result], items: Iterable[Item], *, workers: int | None = None, engine: Engine = "local"
 ) -> Iterator[Result]:
-    """Applies a function to every item.
+    """Applies a function to every item; the results come in the order of the items.
 
     Args:
         work: the function; where processes cannot be forked, and for Ray, it must be picklable.
@@ -49,9 +47,6 @@ def parallel_map(
         workers: processes, 1 works right here; None for all cores of the machine or cluster.
         engine: `local` for processes on this machine; `ray` for the cluster at `RAY_ADDRESS`, or a new local one. With
             Ray, all machines must see input and output under the same names.
-
-    Returns:
-        An iterator over the results in the order of the items.
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers={workers} is too small; give at least 1")

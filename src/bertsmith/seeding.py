@@ -12,14 +12,11 @@ import numpy as np
 
 
 def key_of(seed: int, purpose: str, *counters: int) -> int:
-    """Hashes what a draw is for into a 128-bit key.
+    """Hashes what a draw is for into a 128-bit key, an integer in [0, 2**128).
 
     Args:
         purpose: what is drawn, such as "masking"; different purposes never share numbers.
         *counters: integers that single out this draw, such as epoch and document; 64 bits of each count.
-
-    Returns:
-        An integer in [0, 2**128).
     """
     words = [number & 0xFFFF_FFFF_FFFF_FFFF for number in (seed, *counters)]
     payload = purpose.encode() + struct.pack(f"<{len(words)}Q", *words)

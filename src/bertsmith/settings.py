@@ -32,10 +32,8 @@ class Option:
     Attributes:
         name: on the command line and in `changed`, with underscores; empty for that of the field.
         shown_default: the default in words, where it is not the value of the field; empty for that.
-        parse: turns the text of the command line into the value; None where the type says how.
-        parse_each: of many values, turns the text of each into one; None where the type says how.
+        parse, parse_each: turns the text of the command line into the value, or each of many; None: the type says how.
         panel: heading in the help; empty for that of the dataclass.
-        in_file_only: it is a setting of the file, and no option of a command.
     """
 
     help: str
@@ -50,12 +48,7 @@ class Option:
 
 
 def option(default: Any = MISSING, **declared: Any) -> Any:
-    """Declares a field of a dataclass as a setting.
-
-    Args:
-        default: of the field; without one the option is required.
-        **declared: the attributes of `Option`; only `help` has to be given.
-    """
+    """Declares a dataclass field as a setting, by the attributes of `Option`; required without a default."""
     return field(default=default, metadata={_OPTION: Option(**declared)})
 
 
@@ -66,8 +59,7 @@ class Setting:
     Attributes:
         path: names of the fields that lead to it.
         name: the name by which the user knows it, with underscores; unique in the whole.
-        type: of its value; `X | None` is given as X.
-        optional: whether None is one of its values.
+        type: of its value; `X | None` is given as X, and as `optional`.
         default: `dataclasses.MISSING` where it has none.
         panel: heading of its part, the class attribute `panel`; empty where there is none.
     """
@@ -101,11 +93,7 @@ class Setting:
 
 
 def named(name: str, known: Mapping[str, ThingT], what: str) -> ThingT:
-    """Returns the thing that a setting's word stands for.
-
-    Args:
-        what: what such a thing is called, such as `family`.
-    """
+    """Returns the thing that a setting's word stands for; `what` says what such a thing is called, such as `family`."""
     if name not in known:
         raise ConfigError(f"{what} {name!r} is unknown; use one of {', '.join(known)}")
     return known[name]
@@ -144,11 +132,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def built(kind: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
-    """Returns settings of which some are given, by name, and the others are as declared.
-
-    Raises:
-        ConfigError: there is no setting of a name.
-    """
+    """Returns settings, some given by name and the others as declared; `ConfigError` for an unknown name."""
     return _made(kind, None, values)
 
 
@@ -182,9 +166,6 @@ def divided(values: Mapping[str, Any], *kinds: type, command: str) -> list[dict[
     Args:
         values: name → value, as the options of a command with underscores; None means "as declared".
         *kinds: the dataclasses, no two with a setting of the same name.
-
-    Returns:
-        For each dataclass its settings.
     """
     # 只写在文件里的设置不是选项：是找出来的，不是选出来的
     known = [{one.name: one for one in settings_of(kind) if not one.option.in_file_only} for kind in kinds]
@@ -218,7 +199,6 @@ def in_minutes(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(setting: Setting, value: Any) -> Any:
-    """Returns a value as the type of its setting has it."""
     if not setting.is_many:
         setting.require_choice(value, setting.name)
     value = setting.listed(value)
@@ -271,11 +251,7 @@ def _plain(value: Any) -> Any:
 
 
 def from_table(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns name → value of the settings in nested tables, which `to_table` wrote, or someone by hand.
-
-    Raises:
-        ConfigError: a table or a name is unknown, or a value has another type.
-    """
+    """Returns name → value of nested tables, from `to_table` or by hand; `ConfigError` for a wrong name or type."""
     known = {setting.path: setting for setting in settings_of(kind)}
     values = {}
     for path, value in _flat(table, {path[:-1] for path in known}, ()):

@@ -115,10 +115,7 @@ def options(
 
 @cache
 def all_commands() -> typer.Typer:
-    """Returns the command line with what other packages add to it through the entry points `bertsmith.commands`.
-
-    Each entry point is a function that takes the `typer.Typer` and adds its commands.
-    """
+    """Returns the command line; each entry point `bertsmith.commands`, a function of the `typer.Typer`, adds to it."""
     # 学校的命令也这样来，和任何人的一样
     for entry in metadata.entry_points(group="bertsmith.commands"):
         try:

@@ -158,7 +158,6 @@ def look(
 
 
 def _line(name: str, found: Evaluation) -> str:
-    """Returns the metrics in one line, with their intervals."""
     from bertsmith.finetune.metrics import in_digits
 
     metrics = []

@@ -7,12 +7,10 @@
 
     app.command("pretrain", cls=DeviceCommand)(pretrain)
 
-Every setting of the dataclasses (`bertsmith.settings`) becomes an option with its help, its range, its choices and its
-default, in a panel named by the class attribute `panel` of the dataclass that declares it. `settings` holds those that
-were typed, by name, and no others; the call that does the work takes the declared defaults for the rest.
-
-The dataclasses are imported when the command is used or its own help is asked for, so that `bertsmith --help` loads
-neither torch nor NumPy.
+Every setting of the dataclasses (`bertsmith.settings`) becomes an option with its help, range, choices and default, in
+the panel that the class attribute `panel` names. `settings` holds those that were typed, by name, and no others; the
+call that does the work takes the declared defaults for the rest. The dataclasses are imported when the command or its
+own help is asked for, so that `bertsmith --help` loads neither torch nor NumPy.
 """
 
 from __future__ import annotations
@@ -122,7 +120,6 @@ _HOURS = Setting((), "hours", float, True, None, Option("The same in hours, adde
 
 
 def _expanded(command: Callable[..., None], sources: tuple[Source, ...]) -> Callable[..., None]:
-    """Returns the command with an option for every setting of its dataclasses."""
     settings = {
         f"setting_{shown.name}": shown
         for source in sources
@@ -203,11 +200,6 @@ def _default_of(setting: Setting) -> str:
 
 
 def _value(setting: Setting, typed: Any) -> Any:
-    """Returns the value of what was typed.
-
-    Raises:
-        ConfigError: it is not one of the choices.
-    """
     if setting.option.parse is not None:
         return setting.option.parse(typed)
     setting.require_choice(typed, flag_of(setting.name))

@@ -228,11 +228,7 @@ def predict(
 
 
 def _tell_faults(count: int) -> None:
-    """Ends with an error where inputs could not be predicted: each said why in its place.
-
-    Raises:
-        InputError: there are some.
-    """
+    """Raises `InputError` where inputs could not be predicted: each said why in its place."""
     from bertsmith.errors import InputError
 
     if count:

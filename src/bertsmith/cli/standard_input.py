@@ -2,7 +2,6 @@
 
     tail -f messages.txt | bertsmith predict --model run/model --json | jq .prediction
 
-Notable:
 - `-` stands for the lines of standard input; where no text is given, a pipe or a file there is read as well
 - lines are answered as they come: what can be read at once is one batch, and nobody waits for a batch to fill up
 - with `--json` every answer is a JSON object on a line of its own, written out at once
@@ -43,14 +42,11 @@ class TypedText(NamedTuple):
 
 
 def batches(typed: Sequence[str], encoding: str = "utf-8") -> Iterator[list[TypedText]]:
-    """Returns the texts of a command: what was typed, and the lines of standard input where `-` was, as they come.
+    """Returns what was typed, and the lines of standard input where `-` was, as they come; `InputError` for no text.
 
     Args:
         typed: the arguments; none reads standard input if that is a pipe or a file.
         encoding: of standard input; `auto` is UTF-8.
-
-    Raises:
-        InputError: there is no text at all, or the lines cannot be decoded.
     """
     if not typed and not is_piped():
         raise InputError("give a text, or - for the lines of standard input")
@@ -127,11 +123,7 @@ def _piped(encoding: str) -> Iterator[list[TypedText]]:
 
 
 def require_readable(*texts: str) -> None:
-    """Refuses arguments that are in another encoding than the command line's.
-
-    Raises:
-        InputError: a text holds bytes that are no characters.
-    """
+    """Refuses, by `InputError`, arguments that are in another encoding than the command line's."""
     for text in texts:
         # 解不开的字节在参数里成了孤立代理：分词与写文件都认不得，趁载入模型之前就说明
         if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):

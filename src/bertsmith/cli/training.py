@@ -282,12 +282,10 @@ def _show(found: Plan, console: Console) -> None:
 
 
 def _time(minutes: float) -> str:
-    """Returns a time in words."""
     return f"{minutes:g} minutes" if minutes < 120 else f"{minutes / 60:.3g} hours"
 
 
 def _next_command(found: Plan, text: list[str], chosen: PlanOptions, processes: int) -> str:
-    """Returns what to type to get the model of the plan."""
     encoding = ["--encoding", chosen.encoding] if chosen.encoding != "auto" else []
     documents = ["--documents", chosen.documents] if chosen.documents != "auto" else []
     what = f"--family {chosen.family} --size {found.best.size} --minutes {found.minutes:g} --out runs/mine"
@@ -306,7 +304,6 @@ def _next_command(found: Plan, text: list[str], chosen: PlanOptions, processes: 
 
 
 def _show_sizes(chosen: PlanOptions, published: bool, batch: int, length: int, measure: bool) -> None:
-    """Shows parameters, operations, memory and the speed to expect of model sizes."""
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -359,7 +356,6 @@ def _show_sizes(chosen: PlanOptions, published: bool, batch: int, length: int, m
 
 
 def _cells(cost: BatchCosts, dtype: torch.dtype, flops_per_second: float | None) -> list[str]:
-    """Writes the figures of one row, in the order of the columns."""
     from bertsmith.model.sizes import ParameterCounts
 
     counts = ParameterCounts.of(cost.config)

@@ -1,11 +1,8 @@
 """Domain adaptation: a general model continues to learn from the text of a domain (Gururangan et al. 2020).
 
-    vocabulary   what the domain's words cost in pieces, and new pieces for the costliest if asked for
-    corpus       token shards of the text
-    pre-training continued from the model, with the held-out loss before and after
-
-The folder is the run folder of the pre-training, plus `start/` (the model with its new pieces, where there are some)
-and `corpus/`. A stage whose result is there is not done again, so the same command resumes after a crash.
+Words that cost many pieces can get pieces of their own first. The folder is the run folder of the pre-training, plus
+`start/` (the model with its new pieces, where there are some) and `corpus/` (token shards). A stage whose result is
+there is not done again, so the same command resumes after a crash.
 """
 
 from __future__ import annotations
@@ -67,13 +64,7 @@ class AdaptationOptions:
 
 @dataclass(frozen=True)
 class AdaptationResult:
-    """What came out.
-
-    Attributes:
-        before: coverage of the text by the model's own vocabulary.
-        after: by the one with the new pieces; the same where none were added.
-        loss_before: held-out masked-LM loss at the start, in nats a piece.
-    """
+    """Coverage before and after new pieces, equal where none were added, and held-out losses in nats a piece."""
 
     model_folder: Path
     before: Coverage
@@ -108,12 +99,10 @@ def adapt(
         **settings: the options of `bertsmith adapt`, with underscores, such as `minutes` and `new_pieces`.
 
     Returns:
-        `metrics`: the held-out loss after and before; `report`: the curves; `details`: also what the words of the text
-        cost in pieces, before and after.
+        `metrics`: the held-out losses; `report`: the curves; `details`: also the cost of words in pieces.
 
     Raises:
-        ConfigError: a setting is unknown or impossible.
-        BertsmithError: the input or the output folder is unusable; what was complete stays.
+        BertsmithError: a setting, the input or the output folder is unusable; what was complete stays.
         TrainingStopped: a signal came, and the state is saved.
     """
     (chosen,) = divided(settings, AdaptationOptions, command="adapt")

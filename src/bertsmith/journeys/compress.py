@@ -1,11 +1,8 @@
 """A smaller model from a trained one, without training: layers, heads, pieces, bits; each step is scored.
 
-    layers       some are left out
-    heads        those that matter least are cut out (Michel et al. 2019); how much they matter is measured on dev
-    vocabulary   pieces that a text never needs leave the table
-    weights      are stored in bf16 or 8 bits
-
-Every step but the last loses something that a little fine-tuning, or a teacher, brings back.
+Some layers are left out; the heads that matter least, as measured on dev, are cut out (Michel et al. 2019); pieces that
+a text never needs leave the table; weights are stored in bf16 or 8 bits. Every step but the last loses something that a
+little fine-tuning, or a teacher, brings back.
 """
 
 from __future__ import annotations
@@ -72,13 +69,7 @@ class CompressionOptions:
 
 @dataclass(frozen=True)
 class CompressionRow:
-    """A model after a step.
-
-    Attributes:
-        megabytes: that they take on disk, 10^6 bytes.
-        per_second: dev examples; None without a dev file.
-        score: by the task's metric on dev; None without.
-    """
+    """A model after a step: megabytes (10^6 bytes) on disk, dev examples a second, score on dev; None without dev."""
 
     step: str
     parameters: int
@@ -117,8 +108,7 @@ def compress(
         (10^6 bytes); `details`: the model as it was, then after each step.
 
     Raises:
-        ConfigError: a setting is unknown or impossible, or there is nothing to do.
-        BertsmithError: the folder or a file is not usable; nothing is written then.
+        BertsmithError: a setting or a file is unusable, or there is nothing to do; nothing is written then.
     """
     chosen, how = divided(settings, CompressionOptions, ReadingOptions, command="compress")
     options, reading, folder = built(CompressionOptions, chosen), built(ReadingOptions, how), Path(out)
@@ -140,7 +130,6 @@ def _compressed(
     reading: ReadingOptions,
     console: Console | None,
 ) -> list[CompressionRow]:
-    """Takes the steps, and writes the folder when all of them were possible."""
     judged = str(dev) if isinstance(dev, (str, Path)) else None if dev is None else name_of(dev)
     whole: dict[str, Any] = {"weights": fingerprint_weights(source), "options": asdict(options), "dev": judged}
     work = _Work(source, dev, reading)

@@ -1,12 +1,9 @@
 """A smaller model from a larger one, on text without labels (Hinton et al. 2015; Sanh et al. 2019).
 
-    corpus     token shards of the text, by the teacher's tokenizer
-    student    some of the teacher's layers, or a fresh model of a size
-    training   masked LM, and what the teacher says of the same masks; of a teacher without a masked-LM head, such as a
-               sentence encoder, its states alone
-
-The folder is the run folder of the pre-training, plus `corpus/` and, where layers are kept, `start/`. A stage whose
-result is there is not done again, so the same command resumes after a crash.
+The student, some of the teacher's layers or a fresh model of a size, learns masked LM and what the teacher says of the
+same masks; of a teacher without a masked-LM head, such as a sentence encoder, its states alone. The folder is the run
+folder of the pre-training, plus `corpus/` (token shards by the teacher's tokenizer) and, where layers are kept,
+`start/`. A stage whose result is there is not done again, so the same command resumes after a crash.
 """
 
 from __future__ import annotations
@@ -71,13 +68,7 @@ class DistillationOptions:
 
 @dataclass(frozen=True)
 class DistillationResult:
-    """What came out.
-
-    Attributes:
-        loss_before: at the start, its held-out masked-LM loss in nats; or its distance from the teacher's states.
-        parameters: of the student, without heads.
-        teacher_parameters: of the teacher, without heads.
-    """
+    """Held-out masked-LM losses in nats, or distances from the teacher's states; parameters are without heads."""
 
     model_folder: Path
     loss_before: float
@@ -112,12 +103,10 @@ def distil(
         **settings: the options of `bertsmith distil`, with underscores: `size` or `keep_layers`, `minutes` and so on.
 
     Returns:
-        `metrics`: the student's held-out loss before and after, and the parameters of both; `model_folder`: the
-        student; `report`: the curves.
+        `metrics`: the student's held-out losses, parameters of both; `model_folder`: the student; `report`: the curves.
 
     Raises:
-        ConfigError: a setting is unknown or impossible.
-        BertsmithError: the input or the output folder is unusable; what was complete stays.
+        BertsmithError: a setting, the input or the output folder is unusable; what was complete stays.
         TrainingStopped: a signal came, and the state is saved.
     """
     (chosen,) = divided(settings, DistillationOptions, command="distil")

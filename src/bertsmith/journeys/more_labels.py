@@ -1,10 +1,9 @@
 """What more labels would bring, and which: the score of words against the number of rows, and what to label next.
 
 Scores of such models rise by about as much with each doubling of the rows (Hestness et al. 2017 find power laws of the
-error); a line through the last three points says what the next doubling would bring.
-
-What a model is least sure of teaches it most (Lewis and Gale 1994), but such texts are often alike; so they are taken
-one by one, each as unlike those before it as it is unsure (farthest first, Gonzalez 1985).
+error); a line through the last three points says what the next doubling would bring. What a model is least sure of
+teaches it most (Lewis and Gale 1994), but such texts are often alike; so they are taken one by one, each as unlike
+those before it as it is unsure (farthest first, Gonzalez 1985).
 """
 
 from __future__ import annotations
@@ -44,13 +43,11 @@ def label_curve(
     seed: int,
     folds: Sequence[int] = (),
 ) -> Curve:
-    """Trains words on an eighth, a quarter and a half of the rows.
+    """Trains words on an eighth, a quarter and a half of the rows, by the seed; a smaller part lies in the larger ones.
 
     Args:
-        dev: those that are scored; with folds these are the training examples.
+        dev: those that are scored; with folds, as in `train_words`, these are the training examples.
         whole: the score of words that learned from all.
-        seed: draws the rows; a smaller part lies within the larger ones.
-        folds: as in `train_words`.
     """
     order = generator(seed, "solve/curve").permutation(len(train))
     found = []
@@ -100,16 +97,12 @@ def draw_curve(curve: Curve, metric: str) -> Figure:
 
 
 def label_next(model: Path, unlabelled: str | Path, count: int, reading: ReadingOptions) -> list[Record]:
-    """Returns the rows that would teach a model most: those of which it is least sure, spread out.
+    """Returns the `Predictor` records that would teach a model most: spread out, and the least sure first.
 
     Args:
         model: a folder that predicts with probabilities.
         unlabelled: a file as `bertsmith predict --file` reads it.
         count: how many rows; fewer where there are fewer different ones.
-        reading: how the file is read.
-
-    Returns:
-        Records of `Predictor`, in the order in which they were chosen, the least sure first.
 
     Raises:
         InputError: the file is not usable, or no row of it can be predicted.

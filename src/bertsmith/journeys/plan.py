@@ -82,12 +82,10 @@ class Forecast:
 
     Attributes:
         parameters: those of the blocks.
-        batch_size: sequences of a step.
         seconds_per_step: as measured, or guessed from a smaller size by the operations.
         minutes_for_fewest: time in which `FEWEST_STEPS` fit.
         steps, tokens: what fits into the time beside evaluations and savings; `tokens` counts real ones.
-        loss: held-out masked-LM loss to expect, in nats.
-        loss_of_twice_the_time, loss_of_twice_the_text: the same, had there been more.
+        loss: held-out masked-LM loss to expect, in nats; the two after it, had there been more time or text.
         doubts: why these losses are a guess; empty where such runs were measured.
     """
 
@@ -152,12 +150,8 @@ def plan(
         ranks: the processes that would share the run; all of them measure. None is this one alone.
         **settings: the options of `bertsmith plan`, with underscores, such as `minutes`; `size` takes a list.
 
-    Returns:
-        What was measured, a forecast for each size, and the `best` of them.
-
     Raises:
-        ConfigError: a setting is unknown or impossible, the family's law is not known, or no size takes enough steps
-            in the time.
+        ConfigError: a setting is impossible, the family's law is not known, or no size takes enough steps in the time.
         InputError: there is no text, or too little to learn from.
     """
     (chosen,) = divided(settings, PlanOptions, command="plan")
@@ -196,7 +190,6 @@ def best_size(corpus: TokenCorpus, tokenizer: Tokenizer, family: str, minutes: f
 
 
 def _best(forecasts: Sequence[Forecast], law: LossLaw) -> Forecast:
-    """Returns the size that learns most in the time, among those that are large enough for it; else the largest."""
     fitting = [each for each in forecasts if each.fits]
     large_enough = [each for each in fitting if each.tokens <= law.tokens_per_parameter * each.parameters]
     return min(large_enough, key=lambda forecast: forecast.loss) if large_enough else fitting[-1]
@@ -235,7 +228,6 @@ def _recipe(size: str, options: PlanOptions) -> PreTrainingRecipe:
 
 
 def _require_steps(forecasts: Sequence[Forecast], options: PlanOptions) -> None:
-    """Makes sure that some size takes enough steps."""
     if any(each.fits for each in forecasts):
         return
     fastest = min(forecasts, key=lambda each: each.minutes_for_fewest)
@@ -301,7 +293,6 @@ def _forecasts(
 
 
 def _size_of_blocks(size: str) -> int:
-    """Returns a number that grows with the parameters of the blocks."""
     layers, hidden = ModelConfig.shape_of(size)
     return layers * hidden**2
 
@@ -319,6 +310,5 @@ def _measured(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokeniz
 
 
 def _evaluation_in_steps(recipe: PreTrainingRecipe, costs: StepCosts, text_tokens: float) -> float:
-    """Returns how many steps take as long as an evaluation."""
     heldout = min(HELDOUT_SEQUENCES * recipe.data.sequence_length, HELDOUT_SHARE * text_tokens)
     return FORWARD_SHARE * heldout / costs.tokens

@@ -1,12 +1,10 @@
 """The main job, end to end: text → vocabulary → shards → pre-training → filled masks → fine-tuning → report.
 
 Every stage leaves something whole in the output folder, and a stage whose result is there is not done again; so the
-same command after a crash resumes where it stopped. The folder is the run folder of the pre-training, plus:
-
-    tokenizer/   the vocabulary          world/      the bundled world's text and reviews
-    corpus/      token shards            sentiment/  the two classifiers (bundled world only)
-    vectors/     the model of vectors    index/      what `bertsmith search` reads (both with `--search`)
-    vocabulary.json                      what text the vocabulary was learned from
+same command after a crash resumes where it stopped. The folder is the run folder of the pre-training, plus
+`tokenizer/`, `corpus/` (shards) and `vocabulary.json` (which text the vocabulary was learned from); of the bundled
+world `world/` (its text and reviews) and `sentiment/` (two classifiers); with `--search`, `vectors/` (a model) and
+`index/`.
 """
 
 from __future__ import annotations
@@ -121,8 +119,7 @@ def quickstart(
         frequencies only; `report`: the page; `details`: of pre-training, fine-tuning and search.
 
     Raises:
-        ConfigError: a setting is unknown or impossible.
-        BertsmithError: the input or the output folder is unusable; what was complete stays.
+        BertsmithError: a setting, the input or the output folder is unusable; what was complete stays.
         TrainingStopped: a signal came, and the state is saved.
     """
     # 先查选项再碰文件：写错的名字不该留下半个文件夹
@@ -249,7 +246,6 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe, kind: Tokenize
 
 
 def _vocabulary(source: TextSource, kind: TokenizerKind, vocab_size: int | None, out: Path) -> Tokenizer:
-    """Learns a vocabulary of the text, or loads the one that was."""
     folder, learned_from, corpus = (out / name for name in ("tokenizer", "vocabulary.json", "corpus"))
     found = read_json(learned_from, dict, RunFolderError, "choose another --out") if learned_from.exists() else {}
     different = different_keys(found, source.settings)

@@ -1,9 +1,8 @@
 """The end of a quickstart with `--search`: vectors learned from the text itself, an index, and what they are worth.
 
-A masked LM's vectors are poor ones. A short stage without labels teaches the model which sentences stand together, then
-the folder is indexed. Whether that helped is told honestly: held-out sentences are asked for the passage they were
-taken from, of the vectors before and after, of the words (BM25), and of words and vectors together. How much the
-vectors weigh beside the words, other held-out sentences decide; the index keeps it.
+A masked LM's vectors are poor. A short stage without labels teaches the model which sentences stand together, then the
+folder is indexed. Held-out sentences are asked for the passage they were taken from: of the vectors before and after,
+of words (BM25), and of both. Other held-out sentences choose the weight of the vectors, which the index keeps.
 """
 
 from __future__ import annotations
@@ -60,10 +59,7 @@ class AskedQuery:
 class SearchComparison:
     """What the vectors are worth, as a part of the page.
 
-    Attributes:
-        mrr: way → mean reciprocal rank.
-        candidates: passages they were asked of.
-        weight: of the vectors beside words, which did best on other queries.
+    `mrr`: way → mean reciprocal rank among the candidates; `weight`: of vectors beside words, best on other queries.
     """
 
     mrr: dict[str, float]
@@ -95,9 +91,7 @@ def learn_to_search(
 ) -> SearchComparison:
     """Trains vectors on a folder's own text, indexes it, and compares ways to search it.
 
-    Args:
-        out: its `model` is trained on; `vectors/` and `index/` are written.
-        tokens_seen: in pre-training; the stage reads a share of as many.
+    `out/model` is trained on, for a share of the `tokens_seen` in pre-training; `vectors/` and `index/` are written.
     """
     # 自己文本上的模型先要学会：问与文共有的词最要紧
     pairs, held_out = read_unlabelled(folder, "span", encoding=encoding, seed=seed)
@@ -121,8 +115,7 @@ def compare_ways(
     """Asks queries of their own passages and of others, in four ways.
 
     Args:
-        asked: queries and the passage of each.
-        weighing: others of the kind, at least one, which choose the weight of the vectors beside words.
+        weighing: further queries, at least one, which choose the weight of the vectors beside words.
         others: further passages, up to `CANDIDATES` in all.
     """
     pairs = [*asked, *weighing]

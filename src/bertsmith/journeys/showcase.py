@@ -73,11 +73,9 @@ class QuickstartResult:
 def fill_examples(
     run: Path, corpus: TokenCorpus, tokenizer: Tokenizer, recipe: PreTrainingRecipe, *, own: bool
 ) -> list[FilledExample]:
-    """Fills masks with fresh weights and with the trained ones.
+    """Fills masks in sentences of held-out documents, with fresh weights and with the trained ones.
 
-    Args:
-        corpus: its held-out documents give the sentences, so that none was trained on.
-        own: whether the text is the reader's own; the bundled world adds its three set sentences.
+    Where the text is not the reader's own, the bundled world adds its three set sentences.
     """
     # 填空的是最后一个：ELECTRA 先是判别器，再是它子目录里的生成器
     part = recipe.build_objective().folders[-1]
@@ -208,7 +206,6 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
 
 
 def _next_commands(run: Path, result: QuickstartResult, examples: Sequence[FilledExample]) -> list[str]:
-    """Returns what to type next, with the paths of this run."""
     model = str(run / "model")
     filler = str(run / "model" / result.pretraining.recipe.build_objective().folders[-1])
     commands = [["fill-mask", "--model", filler, example.text] for example in examples[:1]]

@@ -2,18 +2,15 @@
 
     majority    the commonest class, or the mean
     words       a linear model over n-grams, or a chain over tags (`finetune.parts`): seconds
-    frozen      a linear model over the states of each encoder that is given, which stays as it is (the feature-based
-                use, Devlin et al. 2019, §5.3): one pass over the texts
+    frozen      a linear model over frozen states of each given encoder (Devlin et al. 2019, §5.3): one pass over texts
     fine-tuned  the encoder whose features did best, and one that was pre-trained from nothing on the text
     together    the outputs of words and of the best encoder, with weights that dev chose
 
 Dev chooses everything; test is scored once, by the answer. Of few labels none are set aside for dev: each of five parts
-is held out in turn, and what is kept has learned from all. Each stage leaves something whole, and what was decided (how
-many rows and epochs fit into the time) is kept before it begins; so the same command resumes where it was stopped:
-
-    model/      the answer: words, or an encoder with words beside it     parts/    what each method left
-    text/       the labelled texts, for pre-training                      tries.json, solve.json, split.json
-    label_next.csv, with rows without labels: those to label next
+is held out in turn, and what is kept has learned from all. Each stage leaves something whole, and how many rows and
+epochs fit into the time is kept before it begins; so the same command resumes where it was stopped. `model/` is the
+answer (words, or an encoder with words beside it), `parts/` what each method left, `text/` the labelled texts for
+pre-training, `label_next.csv` the rows to label next; `tries.json`, `solve.json` and `split.json` keep the rest.
 """
 
 from __future__ import annotations
@@ -176,9 +173,8 @@ def solve(
         `details`: a `Solved`.
 
     Raises:
-        ConfigError: a setting is unknown or impossible, or the task has another shape.
         InputError: rows are not usable; the message names the file and line.
-        RunFolderError: the folder holds something else, or cannot be written.
+        BertsmithError: a setting is impossible, the task has another shape, or the folder is not usable.
         TrainingStopped: a signal came, and the state is saved.
     """
     reading, chosen, given = divided(settings, ReadingOptions, SolveOptions, ClassificationOptions, command="solve")
@@ -537,7 +533,6 @@ class _Job:
         return "" if plan.rows == len(self.train) else f", {plan.rows:,} of {len(self.train):,} rows"
 
     def _rows(self, count: int) -> list[Any]:
-        """Returns that many of the training rows, by the seed."""
         if count == len(self.train):
             return self.train
         order = generator(self.options.seed, "solve/rows").permutation(len(self.train))[:count]

@@ -23,8 +23,6 @@ class Try:
     Attributes:
         name: of the method, with the encoder that it used.
         score: by the task's metric on dev, or on folds that were held out; None where it did not run.
-        interval: of the score.
-        seconds: that it took.
         size: bytes of its folder.
         milliseconds: for a text, of the texts of dev.
         note: what was chosen, or why it did not run.
@@ -44,7 +42,6 @@ class Solved:
     """The answer.
 
     Attributes:
-        task: the name of its task.
         answer: the name of what is kept.
         mix: by what the outputs of encoder and words are multiplied, and what is added; 0 for a part that is left out.
         dev: how it does on the rows that chose it: of dev, or of folds, each by a model that had not learned from it.
@@ -75,7 +72,6 @@ def solved_page(
 
     Args:
         source: what the labelled rows are called.
-        folder: as it was given.
         sizes: rows for training, of what was held out, and of `test`, in this order.
         folds: in how many parts the rows were held out; 0 where there are rows for dev.
         apart: texts of which the parts differ most: text, what is true, what words say, what the encoder says.

@@ -42,10 +42,9 @@ ENCODING_HELP = "Encoding: auto, or a codec such as iso-8859-1."
 
 @dataclass(frozen=True)
 class TextSource:
-    """Text to learn from.
+    """Text to learn from, and the rule that cuts it into documents.
 
     Attributes:
-        documents: how they are cut into documents, `blank-line` or `file`.
         settings: what a rerun must share to resume in the same folder.
         reviews: part → the sentiment task of the bundled world; empty for other text.
     """
@@ -69,11 +68,7 @@ def text_files(text: FileNames, name: str = "text") -> list[str]:
 
 
 def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: str, leave_out: Path) -> TextSource:
-    """Opens the reader's own files.
-
-    Args:
-        leave_out: the output folder; where it lies inside the text's folder, what we write is not read as text.
-    """
+    """Opens the reader's own files; what lies in `leave_out`, the output folder, is not read as text."""
     files = readable_files(paths, encoding, beside=leave_out)
     require_plain_text(files)
     rule = _document_rule(files, documents, encoding)

@@ -1,10 +1,8 @@
 """What a folder of text is about: groups of passages that mean alike, the words of each, and how they come and go.
 
-Notable:
-- the passages, their vectors and their words are those of an index: an update embeds only what changed, and every topic
-  can be searched afterwards
-- K-means on 50 principal components finds the groups; how many, the coherence of their words decides, which people's
-  judgement of topics follows best (Lau, Newman and Baldwin 2014)
+- passages, vectors and words are those of an index: an update embeds only what changed, and topics can be searched
+- K-means on 50 principal components finds the groups; the coherence of their words decides how many, since people's
+  judgement of topics follows it best (Lau, Newman and Baldwin 2014)
 - words are weighed by class-based TF-IDF (Grootendorst 2022, eq. 2), and only those that a topic's passages hold
   clearly more often than all others: no list of stop words is needed, in any language
 - what grows with the square of the passages is done on a sample, so that a million of them take minutes
@@ -60,7 +58,6 @@ class Topic:
     Attributes:
         number: from 1, the largest first.
         words: word → weight, the heaviest first; empty where the topic has no word of its own.
-        passages: how many it has.
         share: of all passages, in [0, 1].
         examples: those nearest to its middle; `score` is the cosine of passage and middle.
         over_time: period → passages; empty where no document has a date.
@@ -87,8 +84,7 @@ class Topics:
         topics: the largest first.
         coherence: how often the words of a topic stand together: mean NPMI, in [-1, 1].
         passages: of each in the order of the index: its place, and the number of its topic.
-        documents: files with text.
-        dated: how many of them have a date.
+        documents, dated: files with text, and how many of them have a date.
     """
 
     topics: list[Topic]
@@ -128,7 +124,7 @@ def topics(
     Args:
         folder: of text files and documents, as for `index`; or an index, which needs no model.
         model: a model folder, or `org/name` of the Hub; best one that was trained for vectors.
-        out: gets `report.html`, `topics.json` and the index.
+        out: gets `report.html`, `topics.json` and the index; must lie outside the folder.
         count: how many topics; 0 takes the number whose words are most coherent.
         device: None takes the GPU where there is one.
         on_progress: told how many passages have vectors and how many there are.
@@ -138,10 +134,8 @@ def topics(
         `metrics`: topics, passages, documents and coherence; `report`: the page; `details`: the topics.
 
     Raises:
-        ConfigError: a setting is impossible, the model is missing, or a library is not installed.
         InputError: the folder is missing or holds no text.
-        CheckpointError: the model is unusable, or the index is damaged.
-        RunFolderError: `out` lies in the folder, belongs to another, or cannot be written.
+        BertsmithError: a setting, the model, the index or `out` cannot be used, or a library is not installed.
     """
     out, held = Path(out), Path(folder)
     if (held / CLAIM).is_file():
@@ -162,11 +156,7 @@ def topics(
 
 
 def find_topics(opened: SearchIndex, count: int = 0) -> Topics:
-    """Groups the passages of an index.
-
-    Args:
-        opened: the index.
-        count: how many topics; 0 takes the number whose words are most coherent.
+    """Groups the passages of an index into `count` topics; 0 takes the number whose words are most coherent.
 
     Raises:
         ConfigError: fewer passages differ than topics are asked for.
@@ -251,7 +241,6 @@ def _coherence(present: csc_array, weights: Floats) -> float:
 
 
 def _heaviest(weights: Floats) -> list[int]:
-    """Returns the places of a topic's words, the heaviest first."""
     order = np.argsort(-weights, kind="stable")[:_WORDS]
     return order[weights[order] > 0].tolist()  # type: ignore[no-any-return]
 
@@ -269,16 +258,7 @@ def _closeness(vectors: Floats, groups: Ints) -> Floats:
 
 
 def _class_tf_idf(present: csc_array, groups: Ints, sizes: Ints) -> Floats:
-    """Weighs words by topic: tf · log(1 + A / f), where A is the mean number of words in a topic.
-
-    Args:
-        present: [N, V] 1 where a passage holds a word: in a passage of a few sentences, once is as good as often.
-        groups: [N] group of each passage.
-        sizes: [K] passages of each group.
-
-    Returns:
-        [K, V], 0 for words that a group has not clearly more often than the others.
-    """
+    """Weighs words by topic [K, V]: tf · log(1 + A / f), A mean words of a topic; 0 where not clearly above others."""
     from scipy.sparse import csr_array
 
     members = csr_array((np.ones(len(groups), dtype=np.float32), (groups, np.arange(len(groups)))))
@@ -306,10 +286,7 @@ _IN_NAME = re.compile(r"(?<!\d)\d{4}-\d\d(?:-\d\d)?(?!\d)|(?<![^ _-])(?:1[5-9]|2
 
 
 def date_of(document: IndexedDocument) -> str:
-    """Returns the date of a document as `2024-05-31`, `2024-05` or `2024`; empty for none.
-
-    It stands in the field `date` of the front matter or of an e-mail, else in the file's name.
-    """
+    """Returns a date as `2024-05-31`, `2024-05`, `2024` or empty: of the field `date`, else of the file's name."""
     field = document.metadata.get("date", "")
     told = field if isinstance(field, str) else next(iter(field), "")
     named = _IN_NAME.search(PurePosixPath(document.name).name)
@@ -359,7 +336,6 @@ def _periods(dates: Sequence[str]) -> tuple[list[str], Ints]:
 
 
 def _plain(found: Topics) -> dict[str, Any]:
-    """Returns the topics as JSON has them."""
     told = [
         {**asdict(topic), "examples": [{"place": hit.place, "text": hit.text} for hit in topic.examples]}
         for topic in found.topics
@@ -393,11 +369,7 @@ def _example(topic: Topic) -> str:
 
 
 def map_passages(opened: SearchIndex) -> tuple[Ints, Floats]:
-    """Lays some passages of an index out in two dimensions, by t-SNE (van der Maaten and Hinton 2008).
-
-    Returns:
-        The rows [D] of the passages chosen, at most 1,000, and their points [D, 2]; neighbours mean alike.
-    """
+    """Lays at most 1,000 passages out by t-SNE (van der Maaten and Hinton 2008): their rows [D] and points [D, 2]."""
     from sklearn.manifold import TSNE
 
     vectors = opened.stored.vectors

@@ -33,11 +33,7 @@ SIZE, STEPS, BATCH, LENGTH, SEED = "tiny", 4000, 32, 64, 0
 
 
 def bundled_world(folder: Path, *, seed: int) -> TextSource:
-    """Draws the village's stories and reviews into text files, so that they can be looked at, and opens them.
-
-    Args:
-        folder: where `stories.txt` and `reviews-*.tsv` go.
-    """
+    """Draws the village's stories and reviews into `stories.txt` and `reviews-*.tsv` in a folder, and opens them."""
     stories = make_folder(folder) / "stories.txt"
     # 同一个种子画出的故事处处相同：已经有的不必再画
     if not stories.exists():
@@ -58,13 +54,10 @@ def bundled_world(folder: Path, *, seed: int) -> TextSource:
 def make_village_model(
     out: str | Path, *, steps: int = STEPS, work: str | Path, console: Console | None = None
 ) -> dict[str, Any]:
-    """Draws the village, trains the model on it and saves it.
+    """Draws the village, trains the model on it and saves it; returns what `made.json` holds.
 
     Args:
         work: for the text, the shards and the run; the same folder again resumes where a run stopped.
-
-    Returns:
-        What `made.json` holds: the settings, and the figures on the held-out stories.
     """
     out, work = Path(out), Path(work)
     world = bundled_world(work / "world", seed=SEED)

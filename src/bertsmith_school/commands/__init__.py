@@ -1,7 +1,4 @@
-"""The school's commands, which the entry point `bertsmith.commands` adds to `bertsmith`.
-
-Heavy imports happen inside the commands, so that `bertsmith --help` answers at once.
-"""
+"""The school's commands, for the entry point `bertsmith.commands`; heavy imports happen inside them."""
 
 from __future__ import annotations
 

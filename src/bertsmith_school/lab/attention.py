@@ -1,7 +1,4 @@
-"""*Attention*: one head, the mean of a layer or the rollout as a map, and what every head does in a number.
-
-The maps of a text come from one run of the model and are kept, so that turning to another head is only drawing.
-"""
+"""*Attention*: one head, the mean of a layer or the rollout as a map, and what every head does in a number."""
 
 from __future__ import annotations
 

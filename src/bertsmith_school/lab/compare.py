@@ -1,7 +1,4 @@
-"""*Compare*: what the chosen model and another one make of the same texts, side by side.
-
-The other one is a model of the lab, or a folder on this machine, which is opened when it is first asked for.
-"""
+"""*Compare*: what the chosen model and another, of the lab or a folder on this machine, make of the same texts."""
 
 from __future__ import annotations
 

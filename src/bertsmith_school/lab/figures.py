@@ -1,9 +1,7 @@
 """The Plotly figures of the lab, from arrays and texts.
 
-Notable:
-- figures carry data alone: no font, script or map is fetched from anywhere
-- texts are the visitor's; Plotly reads a little HTML in labels, so every one is escaped
-- grey writing on a transparent ground, so that one figure serves the light and the dark theme
+No font, script or map is fetched from anywhere. Plotly reads a little HTML in labels, so visitors' texts are escaped.
+Grey writing on a transparent ground serves the light and the dark theme alike.
 """
 
 from __future__ import annotations

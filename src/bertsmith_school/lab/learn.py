@@ -1,7 +1,4 @@
-"""*Learn*: the story of the paper, its computations live on the chosen model, questions, flash cards.
-
-The lessons are those of `bertsmith learn`, and so is the file that keeps the cards; only the drawing is the browser's.
-"""
+"""*Learn*: the lessons of `bertsmith learn` and its file of cards, the computations live on the chosen model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Pieces of the page as HTML: notices, bars, tables, marked texts.
 
 Every text that is not ours passes `written`, which escapes it: `<script>` in a sentence is a word of that sentence.
-Tables and lists are real ones, so that a keyboard and a screen reader find their way. What holds numbers has a button
-that saves it.
+Tables and lists are real ones, for keyboards and screen readers; what holds numbers has a button that saves it.
 """
 
 from __future__ import annotations

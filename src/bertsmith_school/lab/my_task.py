@@ -1,8 +1,4 @@
-"""*My task*: what the model's own head says, whatever it is, and which words it goes by.
-
-Each kind of head has its fields (a text, two, a question and its passage, a context and its choices, a query and
-texts) and its way of showing: classes as bars, entities and answers marked in the text.
-"""
+"""*My task*: what the model's own head says, each kind with its own fields and results, and which words it goes by."""
 
 from __future__ import annotations
 
@@ -174,7 +170,6 @@ def _layout(state: PageState, model: LabModel) -> tuple[str, bool, dict[str, Any
 
 
 def _results(state: PageState, task: str, texts: Sequence[str], found: Any) -> str:
-    """Returns a prediction as HTML."""
     if isinstance(found, Prediction):
         return _shares(found.probabilities.items())
     if isinstance(found, LabelsPrediction):

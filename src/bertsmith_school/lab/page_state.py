@@ -1,7 +1,6 @@
 """What the tabs share: the language, the chosen model, and how a click becomes an answer or a friendly sentence.
 
-A tab gives a function of a `LabModel` and what was typed; `answer` wires it up so that whatever cannot be done is said
-in place, above empty results, and nothing of an earlier answer is left standing below it.
+What cannot be done is said in place, above empty results: nothing of an earlier answer is left standing below it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class PageState:
     """The page around the tabs."""
 
     def __init__(self, models: LabModels, language: Language, page: gr.Blocks) -> None:
-        """Begins a page, within it."""
         self.models, self.page = models, page
         self.language: Language = language
         self.chosen = self.menu(models.names, "Model", "模型", "model", value=models.names[0], interactive=True)
@@ -99,9 +97,7 @@ class PageState:
         Args:
             triggers: events, such as `button.click`.
             work: takes the chosen model first, then the inputs' values, then what the event brought along.
-            place: see `place_for_notice`.
             outputs: components; HTML, plots and files are emptied where there is no answer.
-            with_model: whether `work` takes the model.
         """
         blank = [_blank(output) for output in outputs]
         handler = self._handler(work, blank, with_model=with_model, place=True)

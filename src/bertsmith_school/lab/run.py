@@ -1,10 +1,8 @@
 """The lab: the server's application with the pages on it, in one process, until Ctrl-C.
 
-Notable:
-- each language is a page of its own at its own address, so that a link leads where it was copied
-- nothing comes from another host: the theme names fonts that are installed, analytics are off, and what Gradio would
-  offer to share or to record is not there
-- keys, names, and the limits of bodies are those of the server, see `bertsmith.serve.pages`
+Each language has its own address, so that a link leads where it was copied. Nothing comes from another host: the theme
+names installed fonts, analytics are off, and Gradio can share or record nothing. Keys, names, and the limits of bodies
+are those of the server, see `bertsmith.serve.pages`.
 """
 
 from __future__ import annotations
@@ -141,7 +139,6 @@ def theme() -> gr.themes.Base:
 
 
 def _header(language: Language) -> str:
-    """Returns the heading, and the way to the other language."""
     links = "".join(
         f"<a href='/{each}/' lang='{each}'{' aria-current=page' if each == language else ''}>{name}</a>"
         for each, name in (("en", "English"), ("zh", "中文"))

@@ -44,11 +44,7 @@ def topics_of(models: LabModels, model: LabModel, given: str | None) -> Mapped:
 
 
 def topics_of_file(model: LabModel, path: Path) -> Mapped:
-    """Finds the topics of a file that was dropped, and takes it away.
-
-    Raises:
-        InputError: it cannot be read; the message names it as its owner does.
-    """
+    """Finds the topics of a file that was dropped, and takes it away; an `InputError` names it as its owner does."""
     with tempfile.TemporaryDirectory(prefix="bertsmith-topics-") as passing:
         folder = Path(passing) / "text"
         folder.mkdir()

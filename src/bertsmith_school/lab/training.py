@@ -1,7 +1,6 @@
 """*Training*: the curves of runs while they go, side by side.
 
-Only the runs' `metrics.jsonl` is read, by the same reader as the reports; a run that is broken says so in its line and
-leaves the others alone. Files that have not grown are not read again.
+Only `metrics.jsonl` is read, by the reports' reader and where it has grown; a run that is broken says so in its line.
 """
 
 from __future__ import annotations

@@ -17,11 +17,7 @@ MOST_LABELS = 20
 
 
 def look_at(model: LabModel, path: Path) -> Look:
-    """Returns what is understood of a file, with lengths in the pieces of a model.
-
-    Raises:
-        InputError: it cannot be read; the message names it as its owner does.
-    """
+    """Returns what is understood of a file, lengths in a model's pieces; an `InputError` names it as its owner does."""
     try:
         return look(path, model=model.served.folder)
     except BertsmithError as error:
@@ -51,7 +47,6 @@ def build(state: PageState) -> None:
 
 
 def _shown(state: PageState, found: Look, path: Path) -> str:
-    """Returns a report as HTML."""
     lengths, say = found.lengths, state.say
     unit = {"pieces": say("pieces", "词片")}.get(lengths.unit, lengths.unit)
     read = ", ".join(f"{name} → {part}" for name, part in found.columns.items() if part)

@@ -1,7 +1,4 @@
-"""The pictures of ideas that are seen in numbers: who notices a change, results, ablations, rates, shared weights.
-
-Each takes what a computation found and the words of its picture, as those of `pictures` do.
-"""
+"""The pictures of ideas that are seen in numbers; each takes what a computation found and words, as in `pictures`."""
 
 from __future__ import annotations
 

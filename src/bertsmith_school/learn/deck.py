@@ -1,8 +1,7 @@
 """The reader's own file: which cards are due, which parts were read, how the quizzes went.
 
-When a card comes back is decided by FSRS (Ye et al. 2022), through the library `fsrs`: it keeps for each card how
-stable the memory is, in days, and how difficult the card is, and asks again when nine in ten would still know it. The
-file is JSON, written whole or not at all; what it holds of other versions' cards is kept.
+FSRS (Ye et al. 2022), through the library `fsrs`, asks for a card again when nine in ten would still know it. The file
+is JSON, written whole or not at all; what it holds of other versions' cards is kept.
 """
 
 from __future__ import annotations

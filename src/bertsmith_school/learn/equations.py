@@ -1,8 +1,6 @@
 """The equations of the lessons in PyTorch, about ten lines each: to be read beside the numbers, and written oneself.
 
-Nothing else uses them. `check_equation` compares one, or what a reader wrote in its place, with the code that trains,
-on the weights of the village model.
-
+Nothing else uses them; `check_equation` compares one, or what a reader wrote in its place, with the code that trains.
 Letters: S tokens, H hidden size, A heads of width D = H/A, V pieces.
 """
 
@@ -116,14 +114,11 @@ def source_of(function: Equation) -> str:
 
 @torch.no_grad()
 def check_equation(id: str, function: Equation) -> float:
-    """Compares an equation with bertsmith's own code on the village model.
+    """Compares an equation with bertsmith's own code on the village model, and returns the largest difference.
 
     Args:
         id: name of the computation that it stands beside.
-        function: takes and returns what the one in `EQUATIONS` does.
-
-    Returns:
-        The largest difference of a number; of `masking`, which draws, the largest of a share.
+        function: takes and returns what the one in `EQUATIONS` does; of `masking`, which draws, shares are compared.
 
     Raises:
         InputError: there is no such equation, or the results differ.

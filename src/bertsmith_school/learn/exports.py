@@ -1,10 +1,8 @@
 """Lessons as files: pictures as SVG, Jupyter notebooks, and the flash cards for Anki.
 
-Notebooks hold the same texts, each computation as a cell whose inputs can be changed, and its equation in PyTorch as a
-cell to write anew; the format is nbformat 4.5,
-which is JSON and needs no library to write. The cards are the text file that Anki's File > Import reads; its header
-lines name deck, note type, and the columns of identity and tags, so that importing a newer file changes the cards that
-are there instead of adding them again.
+Notebooks (nbformat 4.5, plain JSON) hold the same texts, each computation as a cell whose inputs can be changed, and
+its equation in PyTorch as a cell to write anew. The cards are the text that Anki's File > Import reads; its header
+lines name deck, note type, and the columns of identity and tags, so that a newer file changes the cards that are there.
 """
 
 from __future__ import annotations

@@ -132,11 +132,7 @@ TOLERANCE = 0.01
 
 
 def check_answer(exercise: Exercise, answer: str | float) -> Grade:
-    """Marks an answer: a number, or one as people write it, `7,087,872`, `0.89`, `89%`, `5e-5`.
-
-    Raises:
-        InputError: it is no number.
-    """
+    """Marks a number, or one as people write it: `7,087,872`, `0.89`, `89%`, `5e-5`; `InputError` for anything else."""
     number = _as_number(answer)
     right = exercise.answer
     # 整数题要数得准；小数题允许百分之一的舍入

@@ -1,8 +1,7 @@
 """What a lesson is made of: sections, computations, questions, exercises, flash cards, links into the code.
 
-Texts are templates in two languages. No number stands in them: `{facts.…}` and `{c.…}` are filled from the code and
-from the section's own computation, so that a text cannot say what the code does not. Terminal and browser render the
-same objects; nothing here prints.
+Texts are templates in two languages: `{facts.…}` and `{c.…}` are filled from the code and the section's computation, so
+that a text cannot say what the code does not. Terminal and browser render the same objects; nothing here prints.
 """
 
 from __future__ import annotations
@@ -80,10 +79,7 @@ its names were computed; and the results that texts refer to, by name."""
 
 @dataclass(frozen=True)
 class Computation:
-    """What a computation found, step by step, a note such as that the model is untrained, and its equation in PyTorch.
-
-    `code` is empty where a computation has no equation of its own; see `equations`.
-    """
+    """What a computation found, step by step, a note such as that the model is untrained, and its equation, if any."""
 
     id: str
     title: str
@@ -93,7 +89,6 @@ class Computation:
     code: str = ""
 
     def _repr_html_(self) -> str:
-        """Returns the steps as HTML, for notebooks."""
         return f"<h4>{html.escape(self.title)}</h4>" + "".join(map(_step_html, self.steps))
 
 
@@ -105,7 +100,6 @@ class Input:
         name: the keyword of `compute`.
         kind: `text`, `integer`, `numbers` (a list), `matrix` (a list of rows), or `choice`.
         chinese: of a `text`, what is used with a vocabulary of Chinese.
-        choices: the possible values of a `choice`.
     """
 
     name: str

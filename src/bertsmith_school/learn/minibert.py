@@ -1,6 +1,5 @@
 """MiniBert: one BERT layer in NumPy, trained by gradients that are derived by hand. A lesson, not a tool.
 
-Notable:
 - the whole network is one page: embeddings, attention, feed-forward, the tied output; every gradient stands beside
   the equation it comes from, and a test checks each against finite differences and against autograd
 - sentences of one length are one array [N, S], so that there is no padding and no attention mask
@@ -94,14 +93,13 @@ class MiniBert:
     def forward(self, ids: NDArray[np.int64]) -> Trace:
         """Encodes sentences of one length.
 
+        For ids [N, S] with S at most `max_length`:
+
             X = E[ids] + P[0..S-1]                              [N, S, H]
             Q = X W_Q + b_Q, K = X W_K + b_K, V = X W_V + b_V   [N, A, S, D], one slice per head
             Att = softmax(Q Kᵀ / √D), Z = Att V                 [N, A, S, S], [N, A, S, D]
             U = LayerNorm(X + Z W_O + b_O)                      [N, S, H]
             F = LayerNorm(U + gelu(U W_1 + b_1) W_2 + b_2)      [N, S, H]
-
-        Args:
-            ids: [N, S], S at most `max_length`.
         """
         p = self.parameters
         x = p["embedding"][ids]
@@ -130,7 +128,7 @@ class MiniBert:
     def loss_and_gradients(
         self, ids: NDArray[np.int64], positions: NDArray[np.int64], labels: NDArray[np.int64], *, total: int
     ) -> tuple[float, Parameters]:
-        """Measures predictions of hidden words, and derives the loss by every parameter.
+        """Measures predictions of hidden words: returns the loss in nats, and its gradient by every parameter.
 
         Read from the bottom up, as the chain rule runs. For a linear layer y = x W + b, summed over its R rows:
 
@@ -158,9 +156,6 @@ class MiniBert:
             positions: [M] places among the N S words, counted through; none twice.
             labels: [M] true words there.
             total: what the summed loss is divided by: M, or that of the whole batch where this is a share of it.
-
-        Returns:
-            The loss in nats, and a gradient for every entry of `parameters`.
         """
         p, trace = self.parameters, self.forward(ids)
         h = self.config.hidden_size
@@ -242,7 +237,7 @@ def normalize(x: Array) -> tuple[Array, Array]:
 
 
 def norm_gradients(normed: Array, scale: Array, gain: Array, d_y: Array) -> tuple[Array, Array, Array]:
-    """Derives y = x̂ ⊙ g + b, x̂ = (x - mean(x)) σ⁻¹.
+    """Derives y = x̂ ⊙ g + b, x̂ = (x - mean(x)) σ⁻¹: returns ∂L/∂g [H], ∂L/∂b [H], d_x in the shape of d_y.
 
     ∂L/∂g = Σ_rows d_y ⊙ x̂ and ∂L/∂b = Σ_rows d_y. For x, with d_x̂ = d_y ⊙ g: an entry x_k moves x̂_k by σ⁻¹, the mean
     by 1/H and σ by x̂_k / H, and both of these move every entry of the row; summed up,
@@ -250,9 +245,6 @@ def norm_gradients(normed: Array, scale: Array, gain: Array, d_y: Array) -> tupl
         d_x = σ⁻¹ (d_x̂ - mean(d_x̂) - x̂ mean(d_x̂ ⊙ x̂))
 
     that is, d_x̂ without its parts along (1, …, 1) and along x̂: shifting or stretching a row changes nothing.
-
-    Returns:
-        ∂L/∂g [H], ∂L/∂b [H], d_x in the shape of d_y.
     """
     rows = tuple(range(d_y.ndim - 1))
     d_normed = d_y * gain
@@ -391,9 +383,8 @@ VERBS = (*DEEDS, "sleeps")
 def simple_sentences() -> tuple[str, ...]:
     """Returns the hundred-odd sentences of the lesson; `examples/minibert_sentences.txt` holds the same.
 
-    Person and thing meet in two orders, so that the words around a gap do not settle what is missing:
-    `the man reads the letter`, but `the letter near the man`. Nobody is told what the man does with the book, the
-    woman with the letter and so on: the filled gap must follow from the other sentences.
+    Person and thing meet in two orders, so that the words around a gap do not settle what is missing: `the man reads
+    the letter`, but `the letter near the man`. What fills a gap must follow from the other sentences.
     """
     things = [(verb, thing) for verb, objects in DEEDS.items() for thing in objects]
     sentences = []

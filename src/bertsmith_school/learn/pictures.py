@@ -1,10 +1,8 @@
 """The pictures of the lessons, drawn from what their computations found: a head, a block, the input, masks, tasks.
 
-Notable:
-- they are SVG: boxes, texts, arrows, and matrices whose cells are shaded by their numbers
-- a drawing carries its own ground and colours for light and dark (`prefers-color-scheme`), so that it can be read on
-  any page, with no style of that page; it names fonts that are on the reader's machine, and nothing is fetched
-- every text is escaped; title and description are there for those who do not see it
+They are SVG: boxes, texts, arrows, and matrices whose cells are shaded by their numbers. Each carries its own ground
+and colours for light and dark (`prefers-color-scheme`) and names fonts of the reader's machine, so that it can be read
+on any page, and nothing is fetched. Texts are escaped; title and description are there for those who do not see it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Lines of the package's own code as steps of a lesson: read from the functions that run, so that they cannot go stale.
-
-What is compared is the code alone, without docstrings and comments. Every line comes with its number in its file.
-"""
+"""Lines of the package's own code as steps of a lesson, read from the functions that run, so that none goes stale."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """The model that the lessons compute with, and the sentences that they start from where the reader gives none.
 
-The model is the reader's own folder, or the trained village model of the package. A folder that lacks a head, such as
-a sentence encoder, gets a fresh one, and that is said on the screen.
-
-Sentences are such as the model's vocabulary can write: English or Chinese. One that knows neither (of another language,
-of a trade, of genes) gets the English sentences word for word in pieces of its own: they say nothing, but what they
-have in common and where they differ stays as it was, and that is what the computations look at.
+The model is the reader's own folder, or the trained village model; a head that a folder lacks is fresh, and that is
+said on the screen. Sentences are such as the vocabulary can write: English or Chinese. One that knows neither (of a
+trade, of genes) gets the English ones word for word in pieces of its own: they say nothing, but what they have in
+common and where they differ stays as it was, and that is what the computations look at.
 """
 
 from __future__ import annotations
@@ -151,8 +149,7 @@ def starting_sentences(
 ) -> dict[str, str]:
     """Chooses of the same sentences in several languages those that a vocabulary writes in the fewest pieces.
 
-    None of the pieces may be unknown, and they must suit the computation; earlier languages are preferred. Where no
-    sentences can be written, the first are returned in pieces of the vocabulary.
+    They suit the computation and have no unknown piece; else the first are returned in pieces of the vocabulary.
     """
     best, fewest = None, 0
     for sentences in options:

@@ -58,10 +58,7 @@ _STYLES = {"": "", "bold": "bold", "code": "green", "italic": "italic"}
 def show_lesson(
     console: Console, lesson: Lesson, study: Study | None, language: Language, *, pictures: Path | None = None
 ) -> None:
-    """Prints a lesson, each computation run as it comes; one that fails says why in the place of its section.
-
-    Without a study the village model computes; pictures are saved into a folder, if there is one, and can be opened.
-    """
+    """Prints a lesson, each computation run as it comes, or why it fails, by default on the village model."""
     console.print()
     console.rule(RichText(f"{lesson.number}  {lesson.title}", style="bold"), align="left")
     noted: set[str] = set()
@@ -296,7 +293,6 @@ def _ask_answer(console: Console, language: Language) -> Answer | None:
 
 
 def _read(console: Console, prompt: str) -> str | None:
-    """Reads a line; None where input ends."""
     try:
         return console.input(RichText(prompt, style="cyan"))
     except EOFError:

@@ -1,8 +1,4 @@
-"""The words of the computations in the reader's language, from `parts/computations.LANGUAGE.yaml`.
-
-A computation returns numbers; its steps' labels, notes and names of rows and columns stand in these files, as templates
-that its results fill.
-"""
+"""Labels, notes and names for what the computations found: templates in `parts/computations.LANGUAGE.yaml`."""
 
 from __future__ import annotations
 
@@ -41,7 +37,6 @@ class Words:
         return cls(language, {"picture": {}, "starts": {}, **texts["common"], **texts[id], "inputs": inputs})
 
     def __getitem__(self, name: str) -> str:
-        """Returns one text as it is written."""
         text: str = self.texts[name]
         return text
 
@@ -54,10 +49,7 @@ class Words:
         return [(part, *row) for part, row in zip(self.split(name), rows, strict=True)]
 
     def steps(self, found: Sequence[Step | Value], results: Mapping[str, Any]) -> Iterator[Step]:
-        """Yields the steps of a computation: the values found, in the words of the file, which the results fill.
-
-        A value may be a `Step`, where names of rows or columns were computed, or one that has its own label.
-        """
+        """Yields the values found as steps in the words of the file; a value may be a `Step`, or have its own label."""
         templates = iter(self.texts["steps"])
         for each in found:
             step = each if isinstance(each, Step) else Step("", each)

@@ -1,10 +1,8 @@
 """The attention of one text in one folder: a self-contained HTML page to explore, and PNG pictures for a report.
 
-Notable:
 - in the page weights are stored as round(255 sqrt(p)), deflated, head by head: a 12 x 12 model on 128 tokens stays
   under 3 MB, and a weight is right to 0.4 percentage points at worst, small ones far better
-- style and behaviour are `pages/attention.css` and `pages/attention.js`; the page carries both, and a policy that lets
-  nothing else run and nothing be fetched
+- the page carries `pages/attention.css` and `pages/attention.js`, and a policy that lets nothing else run or be fetched
 - tokens are the user's text: they stand in the page as JSON and are only ever shown as text
 - in pictures colours grow with the square root of a weight: most weights are small, and would all look white otherwise
 """
@@ -140,10 +138,7 @@ _TILE_PIXELS = 96
 
 
 def draw_heads(attention: AttentionMaps) -> Figure:
-    """Draws all layers x heads as a grid of small maps without labels; layer 1 is the lowest row, as in the network.
-
-    Every map has its own scale, from white to its largest weight. Pruned heads are grey.
-    """
+    """Draws all layers x heads, layer 1 lowest, each map from white to its largest weight; pruned heads are grey."""
     num_layers, num_heads, length = attention.maps.shape[:3]
     tiles = np.sqrt(thumbnails(attention.maps, _TILE_PIXELS))
     tiles /= np.maximum(tiles.max((-1, -2), keepdims=True), 1e-6)
@@ -236,13 +231,8 @@ def write_attention(
 ) -> list[str]:
     """Writes `attention.html`, and as PNG one head, all heads, `[CLS]`, rollout, the measures, and a pair's shares.
 
-    Args:
-        folder: made when missing; pictures of an earlier text there are replaced.
-        layer: of the single map, from 0; None for the last one.
-        head: of the single map, from 0; None for the mean of the layer's heads.
-
-    Returns:
-        Lines for the reader: what was written, and what to know about it.
+    Pictures of an earlier text in the folder are replaced. The single map is that of a layer and a head, from 0; by
+    default of the last layer, and of the mean of its heads. Returns lines that tell the reader what was written.
     """
     layers, heads = attention.maps.shape[:2]
     layer = layers - 1 if layer is None else layer
@@ -279,7 +269,6 @@ def write_attention(
 
 
 def _claim(folder: Path) -> None:
-    """Makes sure that a folder is ours to write in."""
     make_folder(folder)
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     if entries and not (folder / PAGE).is_file():

@@ -1,12 +1,10 @@
 """Token attributions: how much each token of a text adds to one number that a fine-tuned model computes.
 
-Notable:
-- integrated gradients (Sundararajan et al. 2017, §3) go from a baseline, the text with every word hidden, to the text
-  itself; their sum must be the difference of the two numbers (completeness, §3, proposition 1), and that is checked
-- the path runs through the output of the embedding layer; special tokens, positions and segments are the same at both
-  ends, so they get nothing
-- Gauss-Legendre steps, doubled until completeness holds within 1 %
-- gradient x input is one step; it is the first-order term only, and its sum need not be anything
+Integrated gradients (Sundararajan et al. 2017, §3) go from a baseline, the text with every word hidden, to the text, in
+Gauss-Legendre steps that are doubled until their sum is within 1 % of the difference of the two numbers (completeness,
+§3, proposition 1). The path runs through the output of the embedding layer; special tokens, positions and segments are
+the same at both ends, so they get nothing. Gradient x input is one step, the first-order term: its sum need not be
+anything.
 """
 
 from __future__ import annotations
@@ -67,12 +65,7 @@ class Completeness:
 
 @dataclass(frozen=True)
 class Attribution:
-    """What each token adds.
-
-    Attributes:
-        baseline: what hides the words; None for gradient x input, which starts from zero vectors.
-        values: [S] float64; positive values raise the number.
-    """
+    """What each token adds: `values` [S] float64, positive raise the number; no `baseline` for gradient x input."""
 
     scored: ScoredText
     method: Method
@@ -101,8 +94,7 @@ def attribute(
 ) -> Attribution:
     """Attributes a number to the tokens of its sequence, see `scored.Explainable`.
 
-    The baseline of integrated gradients has every token but the special ones replaced by `[MASK]`, which the model has
-    learned to read as a word it cannot see, or by `[PAD]`, as others do.
+    The baseline has all tokens but special ones replaced by `[MASK]`, a word that cannot be seen, or by `[PAD]`.
     """
     for name, given, known in (("method", method, get_args(Method)), ("baseline", baseline, get_args(Baseline))):
         if given not in known:

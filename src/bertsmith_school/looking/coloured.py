@@ -1,9 +1,8 @@
 """A text coloured by its attributions: in the terminal, as an HTML page, and as a PNG picture.
 
 Blue raises the number that is explained, orange lowers it; the largest value has the full colour. What stands between
-two tokens, and what the model did not read, has no colour. The text is the user's: in HTML everything is escaped.
-matplotlib draws text but does not break lines; the width of every stretch is measured first, and lines are filled from
-left to right.
+two tokens, and what the model did not read, has no colour. In HTML everything is escaped. matplotlib does not break
+lines, so the width of every stretch is measured first.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class Run(NamedTuple):
 
 
 def coloured_runs(attribution: Attribution) -> list[list[Run]]:
-    """Cuts each text into the runs of its tokens, which joined are the text.
-
-    Tokens that share characters make one run, with the sum of their values.
-    """
+    """Cuts each text into the runs of its tokens; those that share characters make one run, with the sum of values."""
     scored = attribution.scored
     runs: list[list[Run]] = []
     for number, text in enumerate(scored.texts):

@@ -1,7 +1,5 @@
 """Attention maps as data: who reads whom in every layer and head, what a stack of layers adds up to, and measures.
 
-Notable:
-- numbers only: pictures are made from them next door (`attention`), or by whoever likes other pictures
 - asking for maps takes the model's explicit attention path, the equation as it is printed, in float32
 - special tokens written in the text (`[MASK]`) are recognised: one looks at what the model reads there
 - a pruned head has no map; its place holds NaN, so that layer and head keep their numbers
@@ -34,12 +32,10 @@ class AttentionMaps:
     """What every head of a model does with one text or pair.
 
     Attributes:
-        sequence_ids: S numbers, 0 for the first text and 1 for the second, whether or not the model tells them apart by
-            segments.
-        maps: [L, A, S, S] float32 in [0, 1]; row i says how much token i takes from every token, and adds up to 1. NaN
-            where a head was pruned.
+        sequence_ids: S numbers, 0 for the first text and 1 for the second, also where a model has no segments.
+        maps: [L, A, S, S] float32 in [0, 1]; row i is what token i takes, and adds up to 1; NaN for a pruned head.
         separators: the places of `[SEP]` among the tokens.
-        dropped: how many pieces did not fit the model and were cut off; 0 as a rule.
+        dropped: how many pieces did not fit the model and were cut off.
     """
 
     tokens: list[str]
@@ -85,8 +81,7 @@ def backbone(model: PretrainedModel) -> Backbone:
 def maps_of(model: PretrainedModel, tokenizer: Tokenizer, text: str, pair: str | None = None) -> AttentionMaps:
     """Runs a text or pair through a model, in evaluation mode, and keeps the attention probabilities of all heads.
 
-    A text longer than the model reads is cut, of a pair the longer one; see `AttentionMaps.note`. `InputError` for a
-    text that holds no word.
+    A text that is too long is cut, of a pair the longer one, see `AttentionMaps.note`; `InputError` without a word.
     """
     bert = backbone(model)
     encoded, dropped = encode_whole(tokenizer, bert.config.position_limit, text, pair)
@@ -138,10 +133,9 @@ def mean_over_heads(maps: Floats) -> Floats:
 def rollout(maps: Floats) -> Floats:
     """Follows attention down to the input (attention rollout, Abnar and Zuidema 2020, §3).
 
-    A token's state in layer l is half itself, by the residual connection, and half a mixture by attention; multiplied
-    through the layers that says how much of each input token arrives. It takes the mean of the heads and knows nothing
-    of the values or the feed-forward layers. From [L, A, S, S] to [L, S, S]: for each layer, what token i takes from
-    input token j; rows add up to 1.
+    A state in layer l is half itself, by the residual connection, and half a mixture by attention; multiplied through
+    the layers that says how much of each input token arrives. Heads are averaged; values and feed-forward layers do not
+    count. From [L, A, S, S] to [L, S, S]: for each layer, what token i takes from input token j; rows add up to 1.
     """
     size = maps.shape[-1]
     # 残差连接算作一半：0.5 A + 0.5 I，否则连乘几层后每一行都趋于同一个分布
@@ -222,10 +216,7 @@ def summaries(attention: AttentionMaps) -> dict[str, Floats]:
 
 
 def pair_shares(maps: Floats, token_type_ids: Sequence[int]) -> Floats:
-    """Measures how much the two texts of a pair read each other: from [L, A, S, S] and S segments to [L, A, 2, 2].
-
-    That is what the tokens of one text (row) give to each text (column), on average; rows add up to 1.
-    """
+    """Measures what each text of a pair (row) gives to each (column) on average: [L, A, S, S] to [L, A, 2, 2]."""
     types = np.asarray(token_type_ids)
     shares = [
         [maps[:, :, types == reader][:, :, :, types == read].sum(-1, dtype=np.float64).mean(-1) for read in (0, 1)]

@@ -3,8 +3,7 @@
 A masked LM has no probability of a sentence. Two scores stand for it, sums of the log probabilities of its pieces: each
 piece hidden while all others are seen (Salazar et al. 2020), or hidden together with the pieces of its word that
 follow, so that a long word does not give itself away (Kauf & Ivanova 2023). A model that reads left to right has one
-by the chain rule. The judgement asked for is that of Warstadt et al. (2020): the right sentence has the higher score.
-A tie counts half, as a coin would.
+by the chain rule. As in Warstadt et al. (2020) the right sentence should have the higher score; a tie counts half.
 """
 
 from __future__ import annotations
@@ -186,11 +185,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 class Blimp(NamedTuple):
-    """How a model judges the pairs of BLiMP (Warstadt et al. 2020).
-
-    By paradigm its phenomenon; by the source of a score, and by paradigm, what was judged; and how many pairs have the
-    same sentence twice, which are ties.
-    """
+    """How a model judges BLiMP (Warstadt et al. 2020), by score and paradigm; `same` counts pairs of one sentence."""
 
     phenomena: Mapping[str, str]
     judged: Mapping[str, Mapping[str, Judged]]

@@ -2,7 +2,6 @@
 
 Layers (Alain & Bengio 2017; Tenney et al. 2019): a logistic regression learns from the states of words, at their first
 piece, what their tag is, and how many words stand before them. Half of the sentences teach, the others are scored.
-
 Facts: a perfect reader of the village gives each word its true odds; nobody can be below their entropy. The distance of
 a model from it, in nats, is the Kullback-Leibler divergence of its odds from the true ones.
 """
@@ -118,9 +117,7 @@ def _accuracy(
 class FactsKnown:
     """How a model fills the blanks of captions.
 
-    Attributes:
-        entropy: mean entropy of the true odds, in nats: what the best possible model loses.
-        distance: mean divergence of the model's odds from the true ones, in nats; infinite where it rules out a word.
+    In nats, `entropy` is that of the true odds, the least loss there can be; `distance`, the divergence from them.
     """
 
     blanks: int
@@ -160,12 +157,7 @@ VILLAGE_PAIRS, VILLAGE_SENTENCES = 100, 400
 
 @dataclass(frozen=True)
 class Probes:
-    """What was found.
-
-    Attributes:
-        pairs: kind of minimal pair → how the model judges it; empty for a model without a language-model head.
-        facts: of the village; None where it was not asked, or the words are not in the vocabulary.
-    """
+    """What was found; `pairs` is empty without a language-model head, `facts` None where the village was not asked."""
 
     pairs: Mapping[str, Judged]
     layers: LayerScores

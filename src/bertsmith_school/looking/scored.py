@@ -1,8 +1,7 @@
 """What an attribution explains: one number that a fine-tuned model computes from one sequence.
 
-Each task has its own: the logit of a class or label, a regressor's or ranker's output, the logit of a tag at a word,
-the score of an answer's start, end or both, the score of a choice. The sequence is cut as the task's pipeline cuts it,
-so that what is explained is what was predicted.
+Each task has its own: the logit of a class, label or tag, a regressor's or ranker's output, the score of a choice, or
+of an answer's start, end or both. Sequences are cut as by the task's pipeline: what is explained was predicted.
 """
 
 from __future__ import annotations
@@ -57,11 +56,7 @@ class ScoredText:
 
 @dataclass(frozen=True)
 class Explainable:
-    """A fine-tuned model whose predictions can be explained.
-
-    Attributes:
-        paired: whether it was trained on pairs; None where the folder does not say.
-    """
+    """A fine-tuned model whose predictions can be explained; `paired` is None where the folder does not say."""
 
     folder: Path
     kind: str

@@ -1,7 +1,4 @@
-"""BERT's neighbours, small and honest, on the same shards and the same trainer: for study and comparison.
-
-All of them compute on the CPU, whatever the machine has.
-"""
+"""BERT's neighbours on the same shards and trainer, for study and comparison; they always compute on the CPU."""
 
 from bertsmith_school.neighbours.encoder_decoder import EncoderDecoder
 from bertsmith_school.neighbours.lstm import LstmOptions, TwoWayLSTM, learn_two_ways

@@ -4,7 +4,6 @@ BERT keeps the first half of it (Vaswani et al. 2017, figure 1). The encoder is 
 written out here: its tokens read each other from left to right, and in every block the encoder's states as well, by
 cross-attention: queries come from what is being written, keys and values from what was read.
 
-For study and comparison. Notable:
 - blocks of the decoder normalise before each layer (pre-norm), so that they are those of `torch.nn.TransformerDecoder`
 - while writing, keys and values of what stands already are kept (`Cache`): a new token costs one token's work
 - beam search keeps the likeliest beginnings, and divides their log probability by a power of their length (Wu et al.
@@ -97,7 +96,6 @@ class EncoderDecoder(nn.Module):
     """Reads a text, writes another; one table of pieces for reading, writing and choosing."""
 
     def __init__(self, config: BertConfig) -> None:
-        """Builds both halves of one shape with fresh weights."""
         super().__init__()
         self.config = config
         self.encoder = BertModel(config, need_pooler=False)

@@ -1,9 +1,8 @@
 """A language model of LSTMs that read both ways: the idea of ELMo (Peters et al. 2018), for comparison with BERT.
 
 One stack of LSTMs reads from left to right and predicts the next piece, another reads from right to left and predicts
-the one before (§3.1). The two share the table of pieces and the decoder and never see each other's states: what BERT
-calls shallowly bidirectional (Devlin et al. 2019, §2.1 and figure 3). As features, the states of each layer are laid
-side by side.
+the one before (§3.1). They share the table of pieces and the decoder, but no states: what BERT calls shallowly
+bidirectional (Devlin et al. 2019, §2.1 and figure 3). As features, the states of each layer are laid side by side.
 """
 
 from __future__ import annotations
@@ -112,9 +111,7 @@ def learn_two_ways(
 ) -> tuple[TwoWayLSTM, dict[str, float]]:
     """Trains the model on token shards into `run/lstm.safetensors`, or resumes where the same call was stopped.
 
-    Returns:
-        The model in evaluation mode, and its figures on held-out text: `loss`, and of each direction loss and
-        accuracy.
+    Returns it in evaluation mode with its held-out figures: `loss`, and of each direction loss and accuracy.
     """
     run, console = Path(run), console or Console(quiet=True)
     claim_folder(run, "lstm.json", {"corpus": corpus.fingerprint, **asdict(options)})

@@ -21,10 +21,7 @@ SAVE_EVERY = 20.0
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the summed -log p of true pieces [M] by logits [M, V], in nats, and how many are the likeliest.
-
-    Places with the label -100 count nothing.
-    """
+    """Sums -log p of pieces [M] by logits [M, V], in nats, and counts the likeliest; labels of -100 are left out."""
     loss = F.cross_entropy(logits.float(), labels, reduction="sum")
     return loss, (logits.argmax(-1) == labels).sum()
 
@@ -41,10 +38,8 @@ class Stream(Protocol):
 def train_to_the_end(run: Path, trainer: BertTrainer[Any], stream: Stream, title: str, console: Console) -> None:
     """Trains from the newest state of a run folder, or from the beginning; a killed run resumes bit for bit.
 
-    Args:
-        run: gets `metrics.jsonl` and `state`.
-        trainer: fresh; its settings say how many steps there are, and its objective has a figure `loss`.
-        stream: fresh.
+    Trainer and stream are fresh; the trainer's settings say how many steps there are, and its objective has a figure
+    `loss`. The run gets `metrics.jsonl` and `state`.
     """
     steps = trainer.settings.total_steps
     progress = load_latest_state(run / "state", trainer) or {"log": 0, "position": StreamPosition().to_json()}

@@ -1,8 +1,7 @@
 """Learning to turn one text into another, from pairs or from plain text (Vaswani et al. 2017; Raffel et al. 2020).
 
-From pairs the decoder learns to write the second text of each after reading the first. From plain text it learns T5's
-denoising (§3.1.4): spans of the text are cut out, a sentinel stands in place of each, and what is written are the
-spans, each behind its sentinel.
+From plain text the decoder learns T5's denoising (§3.1.4): spans of the text are cut out, a sentinel stands in place of
+each, and what is written are the spans, each behind its sentinel.
 """
 
 from __future__ import annotations
@@ -114,7 +113,6 @@ class ExampleStream:
         return -(-self.count // self.options.batch_size)
 
     def __next__(self) -> Seq2SeqBatch:
-        """Returns the next batch."""
         epoch, step = self.position.epoch, self.position.offset
         order = generator(self.options.seed, "seq2seq/order", epoch).permutation(self.count)
         chosen = order[step * self.options.batch_size :][: self.options.batch_size]
@@ -203,9 +201,7 @@ def learn_to_rewrite(
 ) -> Rewriter:
     """Trains a model into a folder that `Rewriter.load` reads, or resumes where the same call was stopped.
 
-    Args:
-        texts: pairs of what is read and what is written; or texts alone, for denoising. Those of more than
-            `max_length` pieces are left out.
+    Texts are pairs of what is read and written, or single, for denoising; those over `max_length` pieces are left out.
     """
     run, console = Path(run), console or Console(quiet=True)
     pairs = [(text, "") if isinstance(text, str) else text for text in texts]

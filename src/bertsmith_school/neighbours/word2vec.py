@@ -1,10 +1,8 @@
 """CBOW and skip-gram with negative sampling: one vector a word, whatever its sentence (Mikolov et al. 2013a, 2013b).
 
-What BERT is compared with in every introduction: the word is predicted from those around it as well, but the network is
-two tables. A word has a vector of its own and another one as context; a pair is likely where the two point the same
-way, and words drawn at random should not.
+As in BERT a word is predicted from those around it, but the network is two tables: a word has a vector of its own and
+another one as context. A pair is likely where the two point the same way, and words drawn at random should not.
 
-Notable:
 - a near context counts more than a far one: the random width of the window is replaced by its mean, the weight
   (c - d + 1) / c of a context d words away in a window of c
 - all pairs of a batch share their random words, so that the unlikely side is one matrix product
@@ -96,11 +94,7 @@ FILE = "vectors.bin"
 
 
 class WordVectors:
-    """Words and their vectors.
-
-    Attributes:
-        vectors: [V, H] float32.
-    """
+    """Words and their vectors, [V, H] float32."""
 
     def __init__(self, words: Sequence[str], vectors: NDArray[np.float32]) -> None:
         self.words, self.vectors = list(words), vectors

@@ -121,10 +121,9 @@ def settled(rows: Sequence[Row], arms: Sequence[str], columns: Sequence[str], gr
 
 
 def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Fits value = a + b · place^-c with a ≥ 0, b > 0 and c in (0.01, 3).
+    """Fits value = a + b · place^-c, a ≥ 0, b > 0, c in (0.01, 3); None for fewer than four places, or no such law.
 
-    None for less than four places, and for values that follow no such law. Losses follow it over text and computing
-    (Kaplan et al. 2020; Hoffmann et al. 2022).
+    Losses follow it over text and computing (Kaplan et al. 2020; Hoffmann et al. 2022).
     """
     if len(set(places)) < 4:
         return None
@@ -153,11 +152,7 @@ def _of(rows: Sequence[Row], arm: str, group: str) -> list[Row]:
 def write_report(
     out: Path, study: Study, base: Base, rows: Sequence[Row], figures: Sequence[FigureRow]
 ) -> tuple[list[str], list[Table]]:
-    """Writes `report.html`, `study.png` and `means.json`; returns what can be concluded, in sentences, and the means.
-
-    Args:
-        figures: what all arms share, for the end of the page.
-    """
+    """Writes `report.html`, `study.png` and `means.json`; returns conclusions, in sentences, and the means."""
     columns = columns_of(rows, study.columns)
     arms = study.arms(base)
     groups = list(dict.fromkeys(arm.group for arm in arms))

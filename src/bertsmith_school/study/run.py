@@ -65,9 +65,7 @@ def run_study(
 ) -> list[Row]:
     """Makes all runs of a study that are not made yet, writes its page, and returns all rows, failed ones too.
 
-    Args:
-        text: files, folders or globs; empty for the bundled village with its two tasks.
-        tasks: what the models are scored on, see `tasks.py`.
+    Without `text` they read the bundled village with its two tasks; `tasks` are what the models are scored on.
     """
     study, found = study_named(name), list(tasks)
     if not study.pretrains:
@@ -117,11 +115,8 @@ def score_models(
     Further models can be scored in the same folder: what is there already is not made again.
 
     Args:
-        models: folders, or names on the Hub; what the page compares is compared with the first.
+        models: folders, or names on the Hub; the page compares the others with the first.
         blimp: a folder of BLiMP's files, to judge as well; None for none.
-
-    Raises:
-        CheckpointError: a folder is no model.
     """
     study = study_named("knowledge")
     if not models or not (tasks or blimp):
@@ -213,7 +208,6 @@ def _steps(work: StudyWork, starts: Sequence[Start], options: StudyOptions, out:
 def _rows_by_seed(
     work: StudyWork, steps: Mapping[Start, int], options: StudyOptions, console: Console
 ) -> Iterator[list[Row]]:
-    """Makes the runs seed by seed, and yields the rows of each."""
     rows: list[Row] = []
     for seed in range(options.seeds):
         may_stop = options.early and seed >= FEWEST_TO_SETTLE

@@ -37,11 +37,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Start:
-    """A pre-training run; without a vocabulary size that of the base, on a share in (0, 1] of the documents.
-
-    Attributes:
-        model: a finished model folder, or its name on the Hub, that takes the place of the run; empty for a run.
-    """
+    """A pre-training run on a share in (0, 1] of the documents, or a finished `model`; `vocab_size` 0 is the base's."""
 
     settings: tuple[tuple[str, Any], ...] = ()
     vocab_size: int = 0

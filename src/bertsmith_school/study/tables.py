@@ -14,10 +14,7 @@ SHARES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 
 
 class Data(Study):
-    """Shares of the documents, read for the same time: the less there is, the more often each is read.
-
-    The model is the same in all arms, so the same time is the same number of steps.
-    """
+    """Shares of the documents, read for the same number of steps: the less there is, the more often each is read."""
 
     name, title = "data", "How much text: shares of it at equal time"
     source = "not in the paper; Liu et al. 2019, §4, and Kaplan et al. 2020 have it for large models"

@@ -46,10 +46,7 @@ from bertsmith_school.study.tasks import StudyTask
 
 @dataclass(frozen=True)
 class StudyText:
-    """Text, and the folder in which vocabularies and shards are made when they are first asked for.
-
-    A vocabulary size of 0 is what suits the amount of text.
-    """
+    """Text, and the folder where vocabularies and shards are made when asked for; size 0 suits the amount of text."""
 
     source: TextSource
     folder: Path

@@ -1,6 +1,5 @@
 """The computations of the lessons, by name, with the inputs that a reader may change.
 
-The terminal calls them with their defaults, the browser with what the reader typed; both get the same `Computation`.
 Their words, and the sentences that they start from, are in `parts/computations.LANGUAGE.yaml`.
 """
 
@@ -163,11 +162,9 @@ def picture(found: Computation, language: Language = "en") -> str | None:
 
 
 def compute(id: str, *, language: Language = "en", study: Study | None = None, **inputs: Any) -> Computation:
-    """Runs a computation.
+    """Runs a computation of `COMPUTATIONS`.
 
     Args:
-        id: a name of `COMPUTATIONS`.
-        language: of titles, labels and notes.
         study: the model to compute with, where one is needed; None for the village model.
         **inputs: what to change, see `COMPUTATIONS[id].inputs`; the rest keeps its default. Where no text is given,
             the texts are such as the model's vocabulary can write.

@@ -1,7 +1,4 @@
-"""What the paper reports, an ablation that runs while one waits, and two looks beneath: a gradient, a recovered head.
-
-The tables are those of Devlin et al. 2019 (NAACL), 1 to 8: facts, not computed here.
-"""
+"""Tables 1 to 8 of Devlin et al. 2019 (NAACL), not computed here; an ablation, a gradient check, a recovered head."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What RoBERTa, DistilBERT, ALBERT, ELECTRA and ModernBERT change about BERT: the lines of code, and the numbers.
 
-Of ModernBERT (Warner et al. 2024, §2.1) that is where the norm stands, the gate, turned queries and keys, the window;
-everything is computed by the modules of `model/families/` and beside BERT's own.
+All is computed by the modules of `model/families/` and beside BERT's own; of ModernBERT see Warner et al. 2024, §2.1.
 """
 
 from __future__ import annotations
@@ -165,10 +164,7 @@ PICTURE = 12
 
 
 def modernbert_block(say: Words, study: Study, *, text: str, place: int) -> Found:
-    """Follows a token through BERT's first block and through ModernBERT's over the same matrices.
-
-    The way up of a GeGLU is twice as wide: its first half is BERT's matrix, the gate's is fresh.
-    """
+    """Follows a token through BERT's first block, and ModernBERT's over the same matrices; only the gate is fresh."""
     ids = study.encode(text)[0]
     study.require_place(place, ids)
     post = bert_block(study)
@@ -291,7 +287,6 @@ def rotary_shift(
 
 
 def _turned(vector: NDArray[np.float64], place: int, base: float) -> NDArray[np.float64]:
-    """Returns a query turned as the model turns it at a place."""
     batch = RaggedBatch.from_sequences([[0] * (place + 1)])
     # 用模型自己的旋转：[T, 3, A, D]，一个头，只看这一个位置
     qkv = torch.tensor(vector, dtype=torch.float32).expand(place + 1, 3, 1, len(vector)).contiguous()
@@ -299,7 +294,6 @@ def _turned(vector: NDArray[np.float64], place: int, base: float) -> NDArray[np.
 
 
 def _learned(size: int, place: int) -> NDArray[np.float64]:
-    """Returns a row of a position table with fresh weights."""
     table = torch.Generator().manual_seed(torch_seed(place, "learn/positions"))
     return torch.randn(size, generator=table, dtype=torch.float64).numpy()
 

@@ -85,8 +85,7 @@ def answer_span(say: Words, *, start: NDArray[np.float64], end: NDArray[np.float
 def choose_ending(study: Study, *, context: str, first: str, second: str, third: str) -> Found:
     """Scores endings of a context with one vector, S = v · C, and turns the scores into probabilities.
 
-    The vector is the difference of the two rows of the next-sentence head, so that nothing has to be trained here;
-    fine-tuning would learn a vector of its own, of the same length. The first ending counts as the right one.
+    The vector is the difference of the next-sentence head's two rows, so nothing is trained; the first ending is right.
     """
     study.require_next_sentence()
     endings = [first, second, third]
@@ -129,10 +128,7 @@ IGNORED = -100
 
 
 class TaggedPieces(NamedTuple):
-    """A sentence as a tagger reads it: S ids, tags by number, `IGNORED` but at a word's first piece, and its words.
-
-    The words are numbers, -1 for special pieces.
-    """
+    """A sentence as a tagger reads it: ids, labels (`IGNORED` but at first pieces), word numbers (-1 for special)."""
 
     ids: list[int]
     labels: list[int]

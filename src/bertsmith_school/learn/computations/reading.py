@@ -1,7 +1,4 @@
-"""From a word to the states of a whole model: pieces, the input sum, a block, what reaches a token, and the parameters.
-
-All but the counting run on the reader's model, with no change to it.
-"""
+"""From a word to the states of a whole model: pieces, the input sum, a block, what reaches a token, the parameters."""
 
 from __future__ import annotations
 
