@@ -99,6 +99,7 @@ def build_model(
 
 def _start_as_counted(table: Tensor, corpus: TokenCorpus, seed: int) -> None:
     """Starts a fresh table [V, E] from which pieces stand together; rows of length 1 survive Adam's first steps."""
+    # 用法相近的词从第一步起就相近，读与猜（解码器用同一张表）都受益；长度取 1，是随机初值的三倍：得分的离散程度约为 1
     vectors = torch.from_numpy(piece_vectors(corpus, table.shape[1], seed=seed))
     with torch.no_grad():
         # 没出现过的词（如 [MASK]）没有可数的邻居：保留随机初值，彼此才有区别
