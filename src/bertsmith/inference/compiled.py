@@ -56,7 +56,8 @@ class EngineChoice:
 def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dict[str, CompiledForward], Path]:
     """Returns the graphs that may compute for a float32 backbone on the CPU, by engine, and where a verdict is kept.
 
-    With `auto` these are all installed engines; one that lacks the precision computes in float32.
+    With `auto` these are all installed engines, or those that it took before; one that lacks the precision computes in
+    float32, and one that computes something else is left out with a warning.
 
     Raises:
         ConfigError: a package of the engine is not installed, or it does not compute in this precision.

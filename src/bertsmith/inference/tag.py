@@ -130,8 +130,9 @@ class Tag(LinearPipeline, name="tag"):
     def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:
         """Finds the entities of raw texts, of any length; for each text, in order, its entities from left to right.
 
-        The words are the tokenizer's: between white space, punctuation and Chinese characters each by itself. Labels
-        that do not mark entities (parts of speech) give every word with its tag.
+        The words are the tokenizer's: between white space, punctuation and Chinese characters each by itself; those of
+        `chain.words_in` where the folder holds words alone. Labels that do not mark entities (parts of speech) give
+        every word with its tag.
         """
         require_list(texts)
         found: list[list[TextEntity]] = []
@@ -147,7 +148,7 @@ class Tag(LinearPipeline, name="tag"):
         return found
 
     def tag_words(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Tags sentences that are split into words already: one tag a word; errors as in `score_words`."""
+        """Tags sentences that are split into words already: one tag a word; `InputError` for raw texts."""
         return [list(row.tags) for row in self.score_words(sentences)]
 
     def score_words(self, sentences: Sequence[Sequence[str]]) -> list[WordTags]:
@@ -160,7 +161,7 @@ class Tag(LinearPipeline, name="tag"):
     def logits(self, sentences: Sequence[Sequence[str]]) -> Tensor:
         """Returns [W, K] float32, the log-probability of each tag for each of the W words of N lists of words.
 
-        Where words stand beside an encoder, these are sums of such. Errors as in `score_words`.
+        Where words stand beside an encoder, these are sums of such. `InputError` for raw texts.
         """
         if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
             raise InputError("give lists of words: [['the', 'man'], ...]; call the pipeline itself for raw texts")

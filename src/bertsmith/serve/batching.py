@@ -219,7 +219,7 @@ class Batcher:
         return [job.parts[start] for start in sorted(job.parts)]
 
     def seconds_to_empty(self) -> int:
-        """Returns in how many seconds the queue is likely to be empty, at least 1."""
+        """Returns in how many seconds the queue is likely to be empty, 1 to 60."""
         if not self.tokens_per_second:
             return 1
         return max(1, min(60, round(self.waiting_tokens / self.tokens_per_second)))

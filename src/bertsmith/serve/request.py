@@ -68,7 +68,7 @@ def too_late() -> HttpError:
 
 
 def client_of(key: int, num_keys: int, address: str | None) -> str:
-    """Returns who sends a request: the key where there are several, else the `address`, None for a Unix socket."""
+    """Returns who sends a request: the key where there are several, else the address, or its /64 network of IPv6."""
     if num_keys > 1:
         return f"key {key}"
     try:

@@ -121,7 +121,7 @@ def settled(rows: Sequence[Row], arms: Sequence[str], columns: Sequence[str], gr
 
 
 def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Fits value = a + b · place^-c, a ≥ 0, b > 0, c in (0.01, 3); None for fewer than four places, or no such law.
+    """Fits value = a + b · place^-c, a ≥ 0, b > 0, c in (0.01, 3); None for fewer than four different places or no law.
 
     Losses follow it over text and computing (Kaplan et al. 2020; Hoffmann et al. 2022).
     """
