@@ -6,8 +6,8 @@ several lines with the same name, the last one counts. A comparison shows the me
 slowest round, and how many times as fast ours is as each kind of peer; of several experts, as the best.
 
 `results/audit.jsonl` holds what an audit measured against better experts than those of the scripts. Where it has a row,
-tables show its ratio with †. A commit with ‡ is older than the code that its line measures (`ROOMS`), by the day on
-which the tables were made.
+tables show its ratio with †. A commit with ‡ is older than the code that its line measures (`ROOMS`; docstrings and
+comments aside), by the day on which the tables were made.
 
     python benchmarks/tables.py            # write all pages
     python benchmarks/tables.py pretrain_step latency        # print tables
@@ -15,6 +15,7 @@ which the tables were made.
 
 from __future__ import annotations
 
+import ast
 import re
 import statistics
 import subprocess
@@ -394,13 +395,35 @@ def audits_of(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
 
 @cache
 def is_older(results: str, commit: str) -> bool:
-    """Returns whether the code that lines of a file measure has changed since a commit; False where git cannot say."""
-    paths = [f"src/bertsmith/{room}" for room in ROOMS[results].split()]
-    command = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "--", *paths]
+    """Returns whether the code that lines of a file measure has changed since a commit; False where git cannot say.
+
+    Docstrings and comments are no code: what they say takes no time.
+    """
+    changed = _git("diff", "--name-only", commit, "--", *(f"src/bertsmith/{room}" for room in ROOMS[results].split()))
+    return any(
+        not (ROOT / path).exists() or code_of(_git("show", f"{commit}:{path}")) != code_of((ROOT / path).read_text())
+        for path in changed.splitlines()
+    )
+
+
+def _git(*command: str) -> str:
     try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 1
+        return subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, check=False, text=True).stdout
     except OSError:
-        return False
+        return ""
+
+
+@cache
+def code_of(source: str) -> str:
+    """Returns what a Python file runs, without comments and docstrings; another file as it is."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return source
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]  # type: ignore[attr-defined]
+    return ast.dump(tree)
 
 
 def unmarked(text: str) -> str:
