@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import bertsmith
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
@@ -294,6 +296,31 @@ def test_an_encoder_is_pre_trained_from_nothing(tmp_path, monkeypatch):
     assert names[2:5] == ["pre-trained from nothing", "frozen from nothing", "fine-tuned from nothing"]
     assert "masked-LM loss" in found.details.tries[2].note
     assert rows[0]["text"] in (tmp_path / "out/text/labelled.txt").read_text()
+
+
+def test_an_encoder_that_is_of_use_is_adapted_to_the_text(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(journey, "LEAST_PRETRAINING", 0.0)
+    monkeypatch.setattr(journey, "PRETRAINING_SHARE", 0.012)
+    monkeypatch.setattr(journey, "MOST_SEEDS", 1)
+    # 有用的编码器接着学；分数定成微调的更好，答案就是适应过的那个
+    rank = {"frozen encoder": 3.0, "fine-tuned encoder": 2.0, "fine-tuned encoder adapted": 1.0}
+    monkeypatch.setattr(
+        journey._Job, "_mixes", lambda _, names: {name: ((1.0, 1.0, 0.0), rank.get(name, 9.0)) for name in names}
+    )
+    rows, adapted = rows_of(120, 0), "fine-tuned encoder adapted"
+    given = {"dev": rows[80:], "model": encoder, "text": _text(tmp_path), "minutes": 5.0}
+    found = bertsmith.solve(rows[:80], tmp_path / "out", **given)
+    notes = {one.name: one.note for one in found.details.tries}
+    assert "pre-trained from nothing" not in notes
+    assert re.fullmatch(r"masked-LM loss \d+\.\d\d before, \d+\.\d\d after", notes["adapted encoder"])
+    assert found.details.answer.startswith(f"words + {adapted}")
+    before, after = (
+        load_file(folder / "model.safetensors")
+        for folder in (encoder, tmp_path / "out" / "parts" / "encoder-adapted" / "model")
+    )
+    shared = before.keys() & after.keys()
+    assert shared
+    assert not any(torch.equal(before[name], after[name]) for name in shared if "dense.weight" in name)
 
 
 def test_time_that_is_left_goes_to_other_seeds_of_the_best_encoder(encoder, tmp_path, monkeypatch):

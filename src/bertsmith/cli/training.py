@@ -50,7 +50,10 @@ def solve(
     dev: Annotated[str | None, typer.Option(help="Chooses everything; default: a part of TRAIN.")] = None,
     test: Annotated[str | None, typer.Option(help="Scored once, by the answer; default: a part of TRAIN.")] = None,
     text: Annotated[
-        list[str] | None, typer.Option(help="File, folder or glob of .txt to pre-train an encoder on; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="File, folder or glob of text: adapts the best encoder to it, or pre-trains one; repeatable."
+        ),
     ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="Encoder to try: a folder, or org/name on the Hub; may be repeated.")

@@ -3,7 +3,8 @@
     majority    the commonest class, or the mean
     words       a linear model over n-grams, or a chain over tags (`finetune.parts`): seconds
     frozen      a linear model over frozen states of each given encoder (Devlin et al. 2019, §5.3): one pass over texts
-    fine-tuned  the encoder whose features did best, and one that was pre-trained from nothing on the text
+    fine-tuned  the encoder whose features did best; and one that learned from the text: the same encoder adapted to it
+                where it is of use, else one from nothing
     together    the outputs of words and of the best encoder, with weights that dev chose
 
 Dev chooses everything; test is scored once, by the answer. Of few labels none are set aside for dev: each of five parts
@@ -57,6 +58,7 @@ from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.linear import LinearPipeline, read_words
 from bertsmith.inference.pipeline import require_pairs
 from bertsmith.inference.task_file import TASK_FILE, stated_length
+from bertsmith.journeys.adapt import adapt
 from bertsmith.journeys.more_labels import FEWEST as LEAST_OF_CURVE
 from bertsmith.journeys.more_labels import Curve, in_a_sentence, label_curve, label_next, write_rows
 from bertsmith.journeys.quickstart import quickstart
@@ -161,7 +163,8 @@ def solve(
         out: the folder; the same call resumes where it was broken off.
         dev: chooses everything.
         test: scored once, by the answer.
-        text: files or folders of text without labels, from which an encoder is pre-trained.
+        text: files or folders of text without labels, to which the best encoder is adapted, or from which one is
+            pre-trained.
         model: encoders to try: folders, or names on the Hub.
         unlabelled: a file of rows without labels: those that would teach most are written to `label_next.csv`.
         console: gets a line for each method; silent when None.
@@ -330,7 +333,7 @@ class _Job:
                 # 特征已经输得超出偶然：调它只会占掉赢家的时间
                 self._skip(name, f"its features do worse than those of {best.removeprefix('frozen ')}")
         if self.text:
-            self._from_nothing()
+            self._from_text()
         self._more_seeds()
         solved = replace(self._together(), curve=self._curve())
         write_json(done, solved, checked=True)
@@ -558,12 +561,18 @@ class _Job:
         rows = int((left - scoring) / each)
         return Plan(rows, 1) if rows >= LEAST_ROWS * count and not self.folds else Plan(0, 0)
 
-    def _from_nothing(self) -> None:
-        """Pre-trains on the text and on the labelled texts, then fine-tunes."""
-        place = self.folder / "parts" / "from-nothing"
-        name = "pre-trained from nothing"
+    def _from_text(self) -> None:
+        """Learns from the text and the labelled texts: the best encoder goes on, or one from nothing; tunes it then."""
+        mixes = self._mixes([name for name in self.outputs if name != "words"])
+        best = min(mixes, key=lambda name: mixes[name][1], default="")
+        # 编码器对答案有用，就接着它学（Gururangan 等，2020）；没用（如另一种语言的），才从零开始
+        start = best.split(" ", 1)[1] if best and mixes[best][0][0] else ""
+        called, name = (
+            (f"{start} adapted", f"adapted {start}") if start else ("from nothing", "pre-trained from nothing")
+        )
+        place = self.folder / "parts" / _file_name(called)
 
-        def pretrained(_path: Path) -> Try:
+        def learned(_path: Path) -> Try:
             seconds = self.notes.minutes.get(name, PRETRAINING_SHARE * self.left / 60) * 60
             if seconds < LEAST_PRETRAINING:
                 return Try(name, note=TOO_LATE)
@@ -573,28 +582,30 @@ class _Job:
             if not own.exists():
                 texts = dict.fromkeys(" ".join(text.split()) for one in self.train for text in one.texts)
                 write_text(own, "\n\n".join(text for text in texts if text) + "\n")
+            how: dict[str, Any] = {
+                "minutes": self.notes.minutes[name],
+                "console": self.shown,
+                "seed": self.options.seed,
+                "device": best_device(),
+            }
+            files = [*self.text, str(own)]
+            if start:
+                losses = adapt(self.models[start], files, place, **how).metrics
+                said = f"masked-LM loss {losses['loss_before']:.2f} before, {losses['loss_after']:.2f} after"
+                return Try(name, seconds=seconds, note=said)
             letters = (text for one in self.train for text in one.texts)
-            how: dict[str, Any] = {}
             if next(iter(scripts_in(letters)), "") in WITHOUT_SPACES and util.find_spec("tokenizers"):
                 # 不用空格分词的文字：比单字长的词片让同样的时间读到多一倍的文本
-                how = {"tokenizer": "unigram", "vocab_size": CHINESE_PIECES}
-            made = quickstart(
-                [*self.text, str(own)],
-                place,
-                **how,
-                minutes=self.notes.minutes[name],
-                console=self.shown,
-                seed=self.options.seed,
-                device=best_device(),
-            )
+                how |= {"tokenizer": "unigram", "vocab_size": CHINESE_PIECES}
+            made = quickstart(files, place, **how)
             loss, known = made.metrics["mlm_loss"], made.metrics["unigram_entropy"]
             said = f"masked-LM loss {loss:.2f}; {known:.2f} by word frequencies alone"
             return Try(name, seconds=made.details.pretraining.seconds, note=said)
 
-        self._do(name, pretrained)
+        self._do(name, learned)
         if (place / "model" / "config.json").exists():
-            self._frozen("frozen from nothing", place / "model")
-            self._encoder("fine-tuned from nothing", place / "model", "frozen from nothing")
+            self._frozen(f"frozen {called}", place / "model")
+            self._encoder(f"fine-tuned {called}", place / "model", f"frozen {called}")
 
     def _mixes(self, names: Sequence[str]) -> dict[str, tuple[tuple[float, float, float], float]]:
         """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""
