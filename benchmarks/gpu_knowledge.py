@@ -29,14 +29,12 @@ from rich.console import Console
 import bertsmith
 from bertsmith.data.corpus.manifest import MANIFEST
 from bertsmith.kernels.layers import on_device
-from bertsmith_school.looking.pairs import judge_blimp
+from knowledge import FEW_LABELS, judged
 from measured import Row, add_options, results_of
 from objectives import prepare
 from real_data import DATA
 
 PIECES = 16_384
-FEW_PAIRS, FEW_LABELS = 3, 64
-"""Pairs of a paradigm, and labelled sentences, of `--quick`."""
 
 
 def main() -> None:
@@ -52,8 +50,12 @@ def main() -> None:
     if options.quick:
         options.size, options.minutes, options.out = "1/64", 0.05, Path("runs/bench-quick/gpu_knowledge")
     torch.set_num_threads(options.threads)
+    few = options.out / "blimp" if options.quick else None
     on_gpu = torch.cuda.is_available() and not options.quick
-    work = {"pre-training": partial(pretrained, options, on_gpu=on_gpu), "blimp": partial(judged, options)}
+    work = {
+        "pre-training": partial(pretrained, options, on_gpu=on_gpu),
+        "blimp": partial(judged, options.out / "run" / "model", few),
+    }
     work |= {f"sst2, seed {seed}": partial(classified, options, seed) for seed in range(options.seeds)}
     if not (on_gpu or options.quick or options.text_only):
         print("no GPU here; on a machine with one this would measure:", *work, sep="\n- ")
@@ -85,22 +87,6 @@ def pretrained(options: argparse.Namespace, *, on_gpu: bool) -> Row:
     run = bertsmith.pretrain(shards, tokenizer, out, console=Console(), **how)
     found = {"training_seconds": run.details.seconds, "steps": run.details.steps, "tokens": run.details.tokens_seen}
     return {**found, **run.metrics}
-
-
-def judged(options: argparse.Namespace) -> Row:
-    """Returns by both scores the share of pairs judged right, of all and of each phenomenon."""
-    folder = DATA / "blimp"
-    if options.quick:
-        folder = options.out / "blimp"
-        folder.mkdir(exist_ok=True)
-        for path in sorted((DATA / "blimp").glob("*.jsonl"))[::20]:
-            with path.open(encoding="utf-8") as lines:
-                (folder / path.name).write_text("".join(islice(lines, FEW_PAIRS)), encoding="utf-8")
-    found = judge_blimp(options.out / "run" / "model", folder)
-    wholes: Row = {source: found.together(source).share for source in found.judged}
-    phenomena = dict.fromkeys(found.phenomena.values())
-    parts = {name: {source: found.together(source, name).share for source in found.judged} for name in phenomena}
-    return {"pairs": found.together(next(iter(wholes))).pairs, **wholes, "phenomena": parts}
 
 
 def classified(options: argparse.Namespace, seed: int) -> Row:

@@ -45,6 +45,7 @@ ROOMS = {
     "families_learning": TRAINED,
     "finetune": TUNED,
     "gpu": TRAINED,
+    "knowledge": f"{TRAINED} {TUNED} ../bertsmith_school/looking/pairs.py",
     "labelled_tables": "data/reading finetune/datasets",
     "latency": f"{CORE} inference tokenizer",
     "learning_curves": TRAINED,
@@ -738,6 +739,14 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         "reviews_from_nothing",
         ("what", "minutes"),
         {"score": "{:.3f}", "dev": "{:.3f}", "seconds": "{:,.0f}"},
+        over="seed",
+    ),
+    "knowledge": Figures(
+        "knowledge",
+        ("family", "size", "minutes"),
+        {"tokens": "{:,.0f}", "mlm_loss": "{:.3f}"}
+        | dict.fromkeys(("BLiMP, Salazar et al. 2020", "BLiMP, Kauf & Ivanova 2023"), "{:.3f}")
+        | dict.fromkeys(("SST-2", "STS-B", "UD", "WNUT-17", "XQuAD"), "{:.3f}"),
         over="seed",
     ),
     "village": Figures(

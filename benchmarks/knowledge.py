@@ -1,0 +1,96 @@
+"""What finished models know: BLiMP, and the field's sets after fine-tuning, as `bertsmith study knowledge` does.
+
+A run is the folder that `quickstart` or `pretrain` left. All 67,000 pairs of BLiMP are judged by both scores; each task
+is learned with everything as it comes, for each seed, and scored on test by the epoch that dev chose. Stopped at any
+moment, the same command goes on where it was.
+
+    bertsmith quickstart ../shared/data/corpus ../shared/data/corpus_10m --hours 1 --out runs/hour
+    python benchmarks/knowledge.py runs/hour [--seeds 3] [--tasks SST-2 STS-B UD WNUT-17]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+import bertsmith
+from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith_school.looking.pairs import judge_blimp
+from bertsmith_school.study.run import StudyOptions, score_models
+from bertsmith_school.study.tasks import FIELD, StudyTask, field_tasks
+from measured import Row, add_options, results_of
+from real_data import DATA
+
+ENGLISH = [name for name in FIELD if name != "ChnSentiCorp"]
+FEW_PAIRS, FEW_LABELS = 3, 64
+"""Pairs of a paradigm, and labelled sentences, of `--quick`."""
+
+
+def main() -> None:
+    """Measures what is not in the results yet, and prints the lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser, threads=torch.get_num_threads())
+    parser.add_argument("runs", nargs="*", type=Path, help="folders of finished runs")
+    parser.add_argument("--tasks", nargs="*", choices=FIELD, default=ENGLISH)
+    parser.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    tasks = [task for task in field_tasks(DATA / "tasks")[0] if task.name in options.tasks]
+    if options.quick:
+        run = Path("runs/bench-quick/knowledge")
+        bertsmith.quickstart(str(DATA / "corpus" / "wiki"), run, size="1/64", minutes=0.05, vocab_size=1000)
+        options.runs, options.seeds = [run], 1
+        tasks = [replace(task, examples=FEW_LABELS) for task in tasks if task.name == "SST-2"]
+    results = results_of("knowledge", options)
+    for run in options.runs:
+        for seed in range(options.seeds):
+            asked = {**described(run), "seed": seed}
+            print(results.get(asked, partial(known, run, tasks, seed, quick=options.quick)), flush=True)
+
+
+def described(run: Path) -> Row:
+    """Returns what a run trained, how long, and what loss it came to."""
+    recipe = PreTrainingRecipe.load(run)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    last = next(line for line in reversed(lines) if line["kind"] == "heldout")
+    return {
+        "family": recipe.model.family,
+        "size": recipe.model.size,
+        "minutes": recipe.length.minutes,
+        "tokens": last["tokens"],
+        "mlm_loss": last["mlm_loss"],
+    }
+
+
+def known(run: Path, tasks: list[StudyTask], seed: int, *, quick: bool) -> Row:
+    """Returns the score of each task with a seed; with the first, BLiMP too."""
+    model = run / "model"
+    rows = score_models([str(model)], tasks, run / "knowledge", StudyOptions(seeds=seed + 1), Console())
+    found = dict(next(row for row in rows if row.seed == seed).figures)
+    return {**found, **(judged(model, run / "blimp" if quick else None) if seed == 0 else {})}
+
+
+def judged(model: Path, few: Path | None = None) -> Row:
+    """Returns by both scores the share of BLiMP's pairs judged right; `few` is a folder for a small part of them."""
+    folder = few or DATA / "blimp"
+    if few is not None:
+        few.mkdir(exist_ok=True)
+        for path in sorted((DATA / "blimp").glob("*.jsonl"))[::20]:
+            with path.open(encoding="utf-8") as lines:
+                (few / path.name).write_text("".join(islice(lines, FEW_PAIRS)), encoding="utf-8")
+    found = judge_blimp(model, folder)
+    wholes: Row = {f"BLiMP, {source}": found.together(source).share for source in found.judged}
+    phenomena = dict.fromkeys(found.phenomena.values())
+    parts = {name: {source: found.together(source, name).share for source in found.judged} for name in phenomena}
+    return {"pairs": found.together(next(iter(found.judged))).pairs, **wholes, "phenomena": parts}
+
+
+if __name__ == "__main__":
+    main()
