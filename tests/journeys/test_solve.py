@@ -25,6 +25,7 @@ from bertsmith.journeys import solve as journey
 from bertsmith.journeys.more_labels import gain_of_twice
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith_school.looking.scored import Explainable
 
 PEOPLE = ("the man", "a woman", "the boy", "a girl", "my friend")
@@ -81,6 +82,22 @@ def test_words_alone_are_kept_where_nothing_else_is_given(tmp_path):
     assert bertsmith.solve(iter(rows_of(600, 0)), tmp_path / "out").details == found.details
     with pytest.raises(RunFolderError, match="another"):
         bertsmith.solve(rows_of(600, 1), tmp_path / "out")
+
+
+def test_pairs_of_texts_are_solved_by_what_both_share(tmp_path):
+    """Whether two sentences are of the same person: no word of either tells, their likeness does."""
+    draws, rows = random.Random(0), []
+    for _ in range(240):
+        first, second = draws.sample(PEOPLE, 2)
+        label = draws.choice(["same", "other"])
+        rows.append({"text": f"{first} reads", "pair": f"{first if label == 'same' else second} eats", "label": label})
+    found = bertsmith.solve(rows[:200], tmp_path / "out", dev=rows[200:])
+    tries = {one.name: one.score for one in found.details.tries}
+    assert tries["majority"] == pytest.approx(0.5, abs=0.2)
+    assert found.metrics["accuracy"] == 1.0
+    pairs = [(row["text"], row["pair"]) for row in rows[200:]]
+    told = load_pipeline("classify", found.model_folder)(*map(list, zip(*pairs, strict=True)))
+    assert [one.label for one in told] == [row["label"] for row in rows[200:]]
 
 
 def test_few_labels_are_held_out_in_turn(encoder, tmp_path):
@@ -312,7 +329,9 @@ def test_an_encoder_that_is_of_use_is_adapted_to_the_text(encoder, tmp_path, mon
     found = bertsmith.solve(rows[:80], tmp_path / "out", **given)
     notes = {one.name: one.note for one in found.details.tries}
     assert "pre-trained from nothing" not in notes
-    assert re.fullmatch(r"masked-LM loss \d+\.\d\d before, \d+\.\d\d after", notes["adapted encoder"])
+    assert re.fullmatch(r"held-out loss \d+\.\d\d", notes["adapted encoder"])
+    recipe = PreTrainingRecipe.load(tmp_path / "out" / "parts" / "encoder-adapted")
+    assert recipe.objective == "mlm", "labelled texts have no next sentence"
     assert found.details.answer.startswith(f"words + {adapted}")
     before, after = (
         load_file(folder / "model.safetensors")
@@ -320,7 +339,23 @@ def test_an_encoder_that_is_of_use_is_adapted_to_the_text(encoder, tmp_path, mon
     )
     shared = before.keys() & after.keys()
     assert shared
-    assert not any(torch.equal(before[name], after[name]) for name in shared if "dense.weight" in name)
+    assert not any(torch.equal(before[name], after[name]) for name in shared if "output.dense.weight" in name)
+
+
+def test_one_from_nothing_stands_in_for_an_encoder_that_is_of_no_use_or_cannot_adapt(encoder, tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise ConfigError("it cannot")
+
+    for name, value in (("LEAST_PRETRAINING", 0.0), ("MOST_SEEDS", 1), ("adapt", refused), ("quickstart", refused)):
+        monkeypatch.setattr(journey, name, value)
+    rows, tried = rows_of(120, 0), []
+    given = {"dev": rows[80:], "model": encoder, "text": _text(tmp_path), "minutes": 5.0}
+    for weight in (0.0, 1.0):
+        mix = ((weight, 1.0, 0.0), 1.0)
+        monkeypatch.setattr(journey._Job, "_mixes", lambda _, names, mix=mix: dict.fromkeys(names, mix))
+        found = bertsmith.solve(rows[:80], tmp_path / f"{weight:g}", **given)
+        tried.append([one.name for one in found.details.tries if one.note == "did not run: it cannot"])
+    assert tried == [["pre-trained from nothing"], ["adapted encoder", "pre-trained from nothing"]]
 
 
 def test_time_that_is_left_goes_to_other_seeds_of_the_best_encoder(encoder, tmp_path, monkeypatch):

@@ -141,20 +141,20 @@ class Words(LinearModel):
 
     def _alike(self, texts: Sequence[str], pairs: Sequence[str]) -> Iterator[Entries]:
         """Yields the cosine of the two texts' words, and of their characters."""
-        rare = self.rarity.max(initial=1.0)
+        # 训练没见过的词（-1，即最后一个）两边都有，正是最强的相似：按最罕见的算
+        rarity = np.append(self.rarity, self.rarity.max(initial=1.0))
         for kind in (_WORDS, _CHARACTERS):
+            # 没有特征的模型（多数类）也不比较两段
+            if (place := int(self.places[SIMILARITIES + kind])) < 0:
+                continue
             sides = []
             for given in (texts, pairs):
                 rows, features, values = list(counted(given, None))[kind]
-                places = self.places[features]
-                # 训练没见过的词两边都有，正是最强的相似：按最罕见的算
-                weighed = values * np.where(places >= 0, self.rarity[np.maximum(places, 0)], rare)
-                rows, _, scaled = _scaled(rows, features, weighed)
+                rows, _, scaled = _scaled(rows, features, values * rarity[self.places[features]])
                 sides.append((rows << (BITS + 1) | features, rows, scaled))
             _, left, right = np.intersect1d(sides[0][0], sides[1][0], assume_unique=True, return_indices=True)
             products = sides[0][2][left] * sides[1][2][right]
             cosines = np.bincount(sides[0][1][left], products, minlength=len(texts)).astype(np.float32)
-            place = int(self.places[SIMILARITIES + kind])
             yield np.arange(len(texts)), np.full(len(texts), place), SIMILARITY_SCALE * cosines
 
     def save(self, folder: Path) -> None:
