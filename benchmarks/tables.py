@@ -45,7 +45,7 @@ ROOMS = {
     "families_learning": TRAINED,
     "finetune": TUNED,
     "gpu": TRAINED,
-    "knowledge": f"{TRAINED} {TUNED} ../bertsmith_school/looking/pairs.py",
+    "knowledge": f"{TRAINED} {TUNED} ../bertsmith_school/looking/pairs.py ../bertsmith_school/study",
     "labelled_tables": "data/reading finetune/datasets",
     "latency": f"{CORE} inference tokenizer",
     "learning_curves": TRAINED,
@@ -402,7 +402,8 @@ def is_older(results: str, commit: str) -> bool:
     """
     changed = _git("diff", "--name-only", commit, "--", *(f"src/bertsmith/{room}" for room in ROOMS[results].split()))
     return any(
-        not (ROOT / path).exists() or code_of(_git("show", f"{commit}:{path}")) != code_of((ROOT / path).read_text())
+        not (path.endswith(".py") and (ROOT / path).exists())
+        or code_of(_git("show", f"{commit}:{path}")) != code_of((ROOT / path).read_text())
         for path in changed.splitlines()
     )
 
@@ -416,11 +417,8 @@ def _git(*command: str) -> str:
 
 @cache
 def code_of(source: str) -> str:
-    """Returns what a Python file runs, without comments and docstrings; another file as it is."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return source
+    """Returns what a Python file runs, without comments and docstrings."""
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             node.body = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]  # type: ignore[attr-defined]

@@ -188,28 +188,47 @@ def test_an_embedder_feeds_a_classifier_of_scikit_learn(tiny_model):
     assert after[0] @ after[1] < before[0] @ before[1], "texts of two classes have moved apart"
 
 
-def test_the_best_method_is_what_solve_finds(tiny_model, tmp_path):
-    """Numbers stay in their order, few rows are held out in turn, and a pickle answers as the estimator does."""
-    people = ("man", "woman", "child", "king", "cook")
-    texts = [f"the {who} {does} {what}" for does in ("reads", "eats") for who in people for what in ("books", "bread")]
-    numbers = [10] * 10 + [9] * 10
-    best = BertClassifier(method="best", random_state=0, run_folder=tmp_path / "run").fit(texts, numbers)
-    assert best.classes_.tolist() == [9, 10]
-    assert best.predict(texts).tolist() == numbers
+PEOPLE = ("man", "woman", "child", "king", "cook")
+SAID = [f"the {who} {does} {what}" for does in ("reads", "eats") for who in PEOPLE for what in ("books", "bread")]
+
+
+def test_the_best_method_is_what_solve_finds(tmp_path):
+    """Probabilities stand in the order of `classes_`, which is not that of the folder; a pickle answers as it does."""
+    numbers = ["10"] * 10 + ["9"] * 10
+    best = BertClassifier(method="best", random_state=0, run_folder=tmp_path / "run").fit(SAID, numbers)
+    assert best.classes_.tolist() == ["10", "9"]
+    assert best.predict(SAID).tolist() == numbers
     result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert result["answer"] == "words"
     assert best.evaluation_.metrics["accuracy"] == result["dev"]["metrics"]["accuracy"]
     again = pickle.loads(pickle.dumps(best))
-    assert again.predict_proba(texts) == pytest.approx(best.predict_proba(texts))
+    assert again.predict_proba(SAID) == pytest.approx(best.predict_proba(SAID))
     best.save(tmp_path / "kept")
-    assert load_pipeline("classify", tmp_path / "kept")(texts[:1])[0].label == "10"
-    # with an encoder to try, and a number for each text
-    model = BertRegressor(str(tiny_model), method="best", random_state=0, settings={"minutes": 0.2})
-    model.fit(texts, np.linspace(0.5, 9.5, 20))
-    assert pickle.loads(pickle.dumps(model)).predict(texts) == pytest.approx(model.predict(texts), abs=1e-3)
-    words = [text.split() for text in texts]
-    tags = [["O", "N", "V", "O"]] * 20
-    assert BertTagger(method="best", random_state=0).fit(words, tags).score(words, tags) == 1.0
+    assert load_pipeline("classify", tmp_path / "kept")(SAID[:1])[0].label == "10"
+
+
+def test_the_best_method_takes_what_fine_tuning_takes(tiny_model):
+    """Pairs, an empty text, labels with spaces, equal weights, a live pipeline; the rows are not read as a file is."""
+    pairs = [[text, "the story" if number % 3 else ""] for number, text in enumerate(SAID)]
+    labels = [" a"] * 10 + ["b"] * 10
+    weights = [0.0, *[2.0] * 19]
+    best = BertClassifier(method="best", random_state=0).fit(pairs, labels, sample_weight=weights)
+    assert best.predict(pairs).tolist() == labels
+    live = load_pipeline("fill-mask", tiny_model)
+    model = BertRegressor(live, method="best", random_state=0, settings={"minutes": 0.2})
+    model.fit(SAID, np.linspace(0.5, 9.5, 20))
+    assert pickle.loads(pickle.dumps(model)).predict(SAID) == pytest.approx(model.predict(SAID), abs=1e-3)
+    with pytest.raises(ValueError, match="a pipeline of words alone"):
+        BertClassifier(best.pipeline_, **QUICK).fit(TEXTS, LABELS)
+
+
+def test_of_many_rows_a_part_chooses_and_a_tag_that_stands_once_is_learned():
+    words = [[*text.split(), str(number)] for number, text in enumerate(SAID * 26)]
+    tags = [["O", "N", "V", "O", "O"] for _ in words]
+    tags[7][0] = "RARE"
+    for seed in range(2):
+        best = BertTagger(method="best", random_state=seed).fit(words, tags)
+        assert best.score(words, tags) > 0.99
 
 
 @pytest.mark.parametrize(
@@ -253,6 +272,10 @@ def test_wrong_data_is_a_value_error_of_one_line(inputs, labels, message, tiny_m
         ({"model": None}, "model is a NoneType; give a model folder"),
         ({"method": "worst"}, "method 'worst' is unknown; give 'fine-tune' or 'best'"),
         ({"method": "best"}, "n_epochs: the method 'best' chooses by itself"),
+        (
+            {"method": "best", "n_epochs": 3, "batch_size": 16, "learning_rate": None, "settings": {"seed": 1}},
+            "settings: seed is none of the method 'best'; it takes minutes, hours, text",
+        ),
     ],
 )
 def test_wrong_parameters_are_told_when_fitted(parameters, message, tiny_model):
@@ -260,6 +283,11 @@ def test_wrong_parameters_are_told_when_fitted(parameters, message, tiny_model):
     with pytest.raises(ValueError) as caught:
         model.fit(TEXTS, LABELS)
     assert message in str(caught.value)
+
+
+def test_an_embedder_has_no_best_method(tiny_model):
+    with pytest.raises(ValueError, match="method 'best': vectors are learned by fine-tuning alone"):
+        BertEmbedder(str(tiny_model), method="best").fit(TEXTS)
 
 
 def test_a_tagger_needs_two_tags(tiny_model):

@@ -124,7 +124,7 @@ def embed_files(
                 shutil.rmtree(parts)
             raise
         lines = sum(file.lines for file in todo)
-        work = _FileWork(str(folder), _state(folder), parts, settings, precision, threads)
+        work = _FileWork(probe.folder, probe.state, parts, settings, precision, threads)
         _make_parts(work, todo, engine, count, lambda done: on_progress(done, lines) if on_progress else None)
         finished = _parts_of_all(work, todo)
         blank = _put_together(out, finished, lines, width)
@@ -255,6 +255,9 @@ def _planned(
         todo = [_File(**file) for file in saved["files"]]
         for file in todo:
             _require_unchanged(file)
+        if settings.engine == "auto":
+            # 这一次的进程数可能不同：先量一次，各进程才选得一样
+            next(parallel_map(probe, [0], engine=engine, workers=workers))
         return todo, saved["precision"], saved["width"]
     # 没有请求却有部分：来历不明，不能当成这一次的结果
     for stale in parts.glob("*.npy"):

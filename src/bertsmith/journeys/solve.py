@@ -19,6 +19,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import util
@@ -67,6 +68,7 @@ from bertsmith.journeys.source import text_files
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import fingerprint_weights
+from bertsmith.objectives import objective_named
 from bertsmith.seeding import generator
 from bertsmith.settings import Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
@@ -91,7 +93,7 @@ TOO_LATE = "not tried: too little time is left"
 PRETRAINING_SHARE = 0.7
 """Of the time that is left; fine-tuning gets the rest."""
 LEAST_PRETRAINING = 60.0
-"""Seconds below which nothing is learned from nothing."""
+"""Seconds below which nothing is learned from text."""
 TIMED_ROWS = 64
 """Rows that tell how long the others will take."""
 TIMED_TEXTS = 512
@@ -562,14 +564,18 @@ class _Job:
         return Plan(rows, 1) if rows >= LEAST_ROWS * count and not self.folds else Plan(0, 0)
 
     def _from_text(self) -> None:
-        """Learns from the text and the labelled texts: the best encoder goes on, or one from nothing; tunes it then."""
+        """Adapts the best encoder to the text and the labelled texts, or pre-trains one; then tunes it."""
         mixes = self._mixes([name for name in self.outputs if name != "words"])
         best = min(mixes, key=lambda name: mixes[name][1], default="")
-        # 编码器对答案有用，就接着它学（Gururangan 等，2020）；没用（如另一种语言的），才从零开始
-        start = best.split(" ", 1)[1] if best and mixes[best][0][0] else ""
-        called, name = (
-            (f"{start} adapted", f"adapted {start}") if start else ("from nothing", "pre-trained from nothing")
-        )
+        # 编码器对答案有用，就接着它学（Gururangan 等，2020）；没用（如另一种语言的）或学不了，才从零开始
+        if best and mixes[best][0][0]:
+            encoder = best.split(" ", 1)[1]
+            if self._learned(f"adapted {encoder}", f"{encoder} adapted", self.models[encoder]):
+                return
+        self._learned("pre-trained from nothing", "from nothing", None)
+
+    def _learned(self, name: str, called: str, start: str | None) -> bool:
+        """Learns from the text, and tunes what came of it; False where the start cannot."""
         place = self.folder / "parts" / _file_name(called)
 
         def learned(_path: Path) -> Try:
@@ -589,10 +595,15 @@ class _Job:
                 "device": best_device(),
             }
             files = [*self.text, str(own)]
-            if start:
-                losses = adapt(self.models[start], files, place, **how).metrics
-                said = f"masked-LM loss {losses['loss_before']:.2f} before, {losses['loss_after']:.2f} after"
-                return Try(name, seconds=seconds, note=said)
+            if start is not None:
+                if objective_named(ModelConfig.load(start).family.objective).needs.pairs != "none":
+                    # 带标签的文本各自独立：没有真正的下一句
+                    how["objective"] = "mlm"
+                with warnings.catch_warnings():
+                    # 句向量会不会变差，由开发集说
+                    warnings.filterwarnings("ignore", message=".*is a sentence encoder")
+                    loss = adapt(start, files, place, **how).metrics["loss_after"]
+                return Try(name, seconds=seconds, note=f"held-out loss {loss:.2f}")
             letters = (text for one in self.train for text in one.texts)
             if next(iter(scripts_in(letters)), "") in WITHOUT_SPACES and util.find_spec("tokenizers"):
                 # 不用空格分词的文字：比单字长的词片让同样的时间读到多一倍的文本
@@ -606,6 +617,8 @@ class _Job:
         if (place / "model" / "config.json").exists():
             self._frozen(f"frozen {called}", place / "model")
             self._encoder(f"fine-tuned {called}", place / "model", f"frozen {called}")
+            return True
+        return self.notes.tries[name].note == TOO_LATE
 
     def _mixes(self, names: Sequence[str]) -> dict[str, tuple[tuple[float, float, float], float]]:
         """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""

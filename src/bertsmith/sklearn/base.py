@@ -29,11 +29,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertsmith.data.reading.tables import Cell
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.finetune.datasets.tagged import TaggedWords
-from bertsmith.finetune.datasets.texts import ScoredText
 from bertsmith.finetune.job import usual_rate
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings, runs_in
+from bertsmith.finetune.splits import held_out
 from bertsmith.finetune.tasks.task import Task
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
@@ -206,8 +205,9 @@ def files_in(folder: Path, *, weights: bool = True) -> dict[str, bytes]:
     }
 
 
-_CHOSEN = ("n_epochs", "batch_size", "learning_rate", "class_weight")
-"""Parameters that the method `best` chooses by itself."""
+_CHOSEN = ("n_epochs", "batch_size", "learning_rate", "class_weight", "validation_fraction")
+_SETTINGS = ("minutes", "hours", "text", "balanced", "metric")
+"""Parameters that the method `best` chooses by itself, and the settings that it takes."""
 
 Model = str | Path | Pipeline
 """A model folder, `org/name` of the Hub, or a live pipeline."""
@@ -246,7 +246,7 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Fine-tunes on examples; `labels` say which of them are of one kind, `weights` how much each counts."""
         if self.method == "best":
-            self._solve(task, examples, labels, weights)
+            self._solve(task, examples, weights)
             return
         if self.method != "fine-tune":
             raise EstimatorError(f"method {self.method!r} is unknown; give 'fine-tune' or 'best'")
@@ -291,28 +291,30 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
             self._texts = files_in(run / "model", weights=False)
         self.evaluation_, self.n_iter_ = result.dev, result.epoch
 
-    def _solve(
-        self, task: Task[Any, Any], examples: Sequence[Any], labels: Sequence[Any], weights: Sequence[float] | None
-    ) -> None:
+    def _solve(self, task: Task[Any, Any], examples: Sequence[Any], weights: Sequence[float] | None) -> None:
         """Keeps the best answer that `solve` finds; it holds out parts of few rows in turn."""
         from bertsmith.journeys.solve import FEW, solve
 
         changed = [one.name for one in fields(self) if one.name in _CHOSEN and getattr(self, one.name) != one.default]
         for name in changed or (["sample_weight"] if weights is not None else []):
             raise ConfigError(f"{name}: the method 'best' chooses by itself, and counts all rows alike; leave it out")
+        if unknown := sorted({*(self.settings or {})} - {*_SETTINGS}):
+            raise ConfigError(f"settings: {unknown[0]} is none of the method 'best'; it takes {', '.join(_SETTINGS)}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows = [_row_of(example) for example in examples]
-        learned, held = self._split(labels, seed)
-        # 行少时不单独留出：solve 自己轮流留出各份
-        if len(rows) < FEW or len(held) == len(rows):
-            learned, held = list(range(len(rows))), []
+        dev = list[int]()
+        if len(examples) >= FEW:
+            split = held_out(task, examples, seed, with_test=False)
+            # 只在留出的句子里出现的标签没有可学的：这样的句子也拿来学
+            known = {tag for number in split["train"] for tag in getattr(examples[number], "tags", ())}
+            dev = [number for number in split["dev"] if known.issuperset(getattr(examples[number], "tags", ()))]
+        held = set(dev)
         with ExitStack() as stack:
             run = Path(self.run_folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="bertsmith-")))
             found = solve(
-                [rows[n] for n in learned],
+                [example for number, example in enumerate(examples) if number not in held],
                 run,
-                dev=[rows[n] for n in held] or None,
-                model=() if self.model is None else self._start(stack),
+                dev=[examples[number] for number in dev] or None,
+                model=self._start(stack) if isinstance(self.model, Pipeline) else self.model or (),
                 console=Console() if self.verbose else None,
                 device=self.device,
                 **{"task": task.name, "seed": seed, **(self.settings or {})},
@@ -321,11 +323,16 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
             self.pipeline_ = load_pipeline(task.name, found.model_folder, device=self.device)
             self._texts = files_in(found.model_folder, weights=False)
         self.evaluation_ = found.details.dev
+        vars(self).pop("n_iter_", None)
 
     def _start(self, stack: ExitStack) -> Path:
         """Returns the folder to start from; that of a live pipeline lasts as long as the stack."""
         if isinstance(self.model, Pipeline):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertsmith-")))
+            if self.model.tokenizer is None:
+                raise EstimatorError("model is a pipeline of words alone; give one with an encoder")
+            # 文件夹的名字会出现在报告里
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertsmith-"))) / "model"
+            folder.mkdir()
             write_folder(self.model, folder)
             return folder
         if not isinstance(self.model, (str, Path)):
@@ -392,14 +399,6 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             shutil.copytree(temporary, place, dirs_exist_ok=True)
-
-
-def _row_of(example: Any) -> dict[str, Any]:
-    """Returns an example as a row of a table with the usual column names."""
-    if isinstance(example, TaggedWords):
-        return {"tokens": list(example.words), "tags": list(example.tags)}
-    pair = {} if example.pair is None else {"pair": example.pair}
-    return {"text": example.text, **pair, "label": example.score if isinstance(example, ScoredText) else example.label}
 
 
 _OWN = (("batch_size", "batch_size"), ("learning_rate", "learning_rate"))

@@ -50,7 +50,8 @@ def _weighted(inputs: Any, targets: Any, weights: Any) -> tuple[list[Any], list[
     if found is None:
         return rows, labels, None
     kept = [number for number, weight in enumerate(found) if weight]
-    return [rows[n] for n in kept], [labels[n] for n in kept], [found[n] for n in kept]
+    left = [found[n] for n in kept]
+    return [rows[n] for n in kept], [labels[n] for n in kept], left if len(set(left)) > 1 else None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -67,8 +68,8 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     Args:
         model: to start from: a model folder, `org/name` of the Hub, or a live pipeline.
         method: `fine-tune`, or `best`: the best answer that `bertsmith.solve` finds, which may be words alone. It needs
-            no `model`, chooses what the next three and `class_weight` say, and takes its own `settings`, such as
-            `{"minutes": 5, "text": "folder"}`.
+            no `model`, chooses the next three, `class_weight` and the rows for validation itself, and takes its own
+            `settings`, such as `{"minutes": 5, "text": "folder"}`.
         n_epochs: passes over the rows.
         batch_size: rows in a step.
         learning_rate: its peak; None takes what suits the size of the model.
@@ -212,6 +213,8 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned)
             EstimatorError: a row is no single text, or classes are missing that are to be learned from.
         """
         texts = _single(X)
+        if self.method != "fine-tune":
+            raise EstimatorError(f"method {self.method!r}: vectors are learned by fine-tuning alone; leave it out")
         with as_value_error():
             if self.n_epochs:
                 labels = [str(label) for label in targets_of(y, len(texts))]

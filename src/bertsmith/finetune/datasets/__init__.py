@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
+from bertsmith.data.reading.lines import Placed
 from bertsmith.data.reading.records import DataFrame, Rows, place_of, plain, records_of
 from bertsmith.data.reading.sources import local_copy
 from bertsmith.data.reading.tables import Cell, Row, Table, class_names_of, is_workbook, table_of_records
@@ -223,13 +224,15 @@ class Reader(Generic[ExampleT]):
     def read(
         self, source: DataSource, options: ReadingOptions | None = None, *, task: str = "", name: str = "rows"
     ) -> list[ExampleT]:
-        """Reads a labelled file or its URL, plain or packed (`.gz`, `.zst`), or rows in memory."""
+        """Reads a labelled file or its URL, plain or packed (`.gz`, `.zst`), rows in memory, or a list of examples."""
         options = options or ReadingOptions()
         require_used(options, (*self.options, "faults"), task or self.holds)
         require_sheet(options.sheet, source)
         if isinstance(source, (str, Path)):
             with local_copy(source) as file:
                 return self.parse(file, options)
+        if isinstance(source, list) and source and all(isinstance(row, Placed) for row in source):
+            return cast("list[ExampleT]", source)
         if options.encoding != "auto":
             raise ConfigError(f"--encoding is for files, and {name} is a table in memory; leave it out")
         return self.parse_table(table_of(source, name), options)
