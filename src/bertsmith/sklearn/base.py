@@ -320,10 +320,10 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
                 **{"task": task.name, "seed": seed, **(self.settings or {})},
             )
             self._precision = None
-            self.pipeline_ = load_pipeline(task.name, found.model_folder, device=self.device)
-            self._texts = files_in(found.model_folder, weights=False)
+            self.pipeline_ = load_pipeline(task.name, run / "model", device=self.device)
+            self._texts = files_in(run / "model", weights=False)
         self.evaluation_ = found.details.dev
-        vars(self).pop("n_iter_", None)
+        self.__dict__.pop("n_iter_", None)
 
     def _start(self, stack: ExitStack) -> Path:
         """Returns the folder to start from; that of a live pipeline lasts as long as the stack."""
