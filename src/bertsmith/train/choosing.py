@@ -44,7 +44,7 @@ ENDS = ("minutes", "steps", "tokens", "flops")
 _FOUND = ("corpus", "start_weights", "start_commit", "teacher_weights")
 """Settings that are found, not chosen: which data, which weights."""
 
-_HIDING = ("mask_rate", "mask_share", "random_share", "max_predictions_per_seq", "static_masking")
+_HIDING = ("mask_rate", "mask_spread", "mask_share", "random_share", "max_predictions_per_seq", "static_masking")
 """Settings without a meaning where nothing is hidden."""
 
 
@@ -207,6 +207,7 @@ _ROTARY: Mapping[str, Any] = {
     "matrix_rate": 0.02,
     "warmup_share": 0.01,
     "mask_rate": 0.3,
+    "mask_spread": 1.0,
     "first_vectors": "counted",
 }
 _POST_NORM: Mapping[str, Any] = {

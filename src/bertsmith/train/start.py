@@ -56,7 +56,7 @@ def heldout_set(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Token
     As much is hidden as in the paper, 15 %, whatever the run itself hides: so the losses of all runs compare.
     """
     settings, needs, paper = recipe.stream_settings(-1), recipe.build_objective().needs, MaskingSettings()
-    as_in_paper = ("rate", "mask_share", "random_share", "max_predictions_per_seq")
+    as_in_paper = ("rate", "spread", "mask_share", "random_share", "max_predictions_per_seq")
     masking = replace(settings.masking, **{name: getattr(paper, name) for name in as_in_paper})
     settings = replace(settings, masking=masking)
     sequences = min(HELDOUT_SEQUENCES, max(1, HELDOUT_SEQUENCES * 128 // settings.sequence_length))

@@ -3,6 +3,7 @@ import pytest
 from scipy import stats
 
 from bertsmith.data.stream.masking import MaskingSettings, mask_tokens
+from bertsmith.errors import ConfigError
 
 VOCAB_SIZE, MASK, SPECIALS = 1000, 4, np.arange(5)
 
@@ -82,3 +83,22 @@ def test_positions_are_uniform():
     counts = np.bincount(masked.positions % 34, minlength=34)
     assert counts[0] == counts[33] == 0
     assert stats.chisquare(counts[1:33]).pvalue > 1e-4
+
+
+def test_with_a_spread_every_sequence_has_a_rate_of_its_own():
+    """Evenly from none (one piece, then) to twice the rate, whatever the rest of the batch."""
+    _, masked = draw(5000, 102, settings=MaskingSettings(rate=0.3, spread=1.0))
+    counts = np.bincount(masked.positions // 102, minlength=5000)
+    assert (counts.min(), counts.max()) == (1, 61)
+    assert counts.mean() == pytest.approx(0.3 * 102, rel=0.02)
+    # 60 个数各占六十分之一；1 还收下 0
+    inner = np.bincount(counts, minlength=62)[2:61]
+    assert stats.chisquare(inner).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"), [({"spread": -0.1}, "1"), ({"spread": 1.1}, "1"), ({"rate": 0.8, "spread": 1.0}, "0.25")]
+)
+def test_a_spread_that_cannot_be(settings, most):
+    with pytest.raises(ConfigError, match=rf"mask spread .* is outside \[0, {most}\], for a mask rate of"):
+        MaskingSettings(**settings)

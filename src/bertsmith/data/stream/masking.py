@@ -1,6 +1,8 @@
 """Choosing what to hide: the masked-LM corruption of the paper (Devlin et al. 2019, §3.1 task 1 and appendix A.1).
 
-15 % of the pieces of every sequence are chosen; of those 80 % become `[MASK]`, 10 % a random piece and 10 % stay.
+15 % of the pieces of every sequence are chosen; of those 80 % become `[MASK]`, 10 % a random piece and 10 % stay. With
+a spread every sequence draws a rate of its own: a model that only ever saw forty masks at a time learns to lean on
+them, and knows little where one word is hidden (see "How many are hidden" in docs/notes/measurements.md).
 Three kinds of choice:
 - `token`: single pieces, as in the paper
 - `whole-word`: whole words, as in the paper's later release: words in random order, one that would go over the budget
@@ -35,6 +37,14 @@ class MaskingSettings:
     rate: float = option(
         0.15, name="mask_rate", shown_default="by family", help="Share of a sequence's pieces to predict, in (0, 1)."
     )
+    spread: float = option(
+        0.0,
+        name="mask_spread",
+        min=0.0,
+        max=1.0,
+        shown_default="by family",
+        help="Each sequence's rate is drawn evenly from rate x (1 - this) to rate x (1 + this); 0: all alike.",
+    )
     mask_share: float = option(0.8, help="Share of these pieces that becomes [MASK].")
     random_share: float = option(0.1, help="Share of these that becomes a random piece; the rest is unchanged.")
     kind: MaskingKind = option("token", name="masking", help="Unit of masking: single pieces, whole words or spans.")
@@ -51,6 +61,9 @@ class MaskingSettings:
     def __post_init__(self) -> None:
         if not 0.0 < self.rate < 1.0:
             raise ConfigError(f"mask rate {self.rate} is outside (0, 1)")
+        if not (0.0 <= self.spread <= 1.0 and self.rate * (1.0 + self.spread) <= 1.0):
+            most = min(1.0, 1.0 / self.rate - 1.0)
+            raise ConfigError(f"mask spread {self.spread} is outside [0, {most:.2g}], for a mask rate of {self.rate}")
         # 正着写条件：nan 与什么比较都不成立
         shares = (self.mask_share, self.random_share)
         if not (all(share >= 0.0 for share in shares) and sum(shares) <= 1.0 + 1e-9):
@@ -116,11 +129,15 @@ def mask_tokens(
         continuations: [T], True on pieces that go on with the word before them; needed for whole words and spans.
 
     Returns:
-        `round(rate * length)` chosen pieces per sequence, at least one, as far as it has pieces to choose from. Whole
-        words may leave a few of these unused, as no word is cut.
+        `round(rate * length)` chosen pieces per sequence, at least one, as far as it has pieces to choose from; with a
+        spread, of the sequence's own rate. Whole words may leave a few of these unused, as no word is cut.
     """
     special = np.isin(input_ids, special_ids)
-    wanted = np.maximum(1, np.rint(lengths * settings.rate)).astype(np.int64)
+    rates: float | NDArray[np.float64] = settings.rate
+    if settings.spread:
+        # 每条序列各抽一个比例：从只遮一个词到遮一半都见过，用的时候遮多少都行
+        rates = settings.rate * (1.0 + settings.spread * rng.uniform(-1.0, 1.0, len(lengths)))
+    wanted = np.maximum(1, np.rint(lengths * rates)).astype(np.int64)
     if settings.max_predictions_per_seq:
         wanted = np.minimum(wanted, settings.max_predictions_per_seq)
     spans = None
