@@ -119,8 +119,9 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Returns [N, K], the probability of each class in the order of `classes_`."""
+        rows = self._call(X)
         names = [str(label) for label in self.classes_.tolist()]
-        return np.array([[row.probabilities[name] for name in names] for row in self._call(X)])
+        return np.array([[row.probabilities[name] for name in names] for row in rows])
 
     def _weights(self, codes: Sequence[int]) -> tuple[float, ...]:
         counts, known = Counter(codes), self.classes_.tolist()
