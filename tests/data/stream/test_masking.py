@@ -96,9 +96,14 @@ def test_with_a_spread_every_sequence_has_a_rate_of_its_own():
     assert stats.chisquare(inner).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("settings", "most"), [({"spread": -0.1}, "1"), ({"spread": 1.1}, "1"), ({"rate": 0.8, "spread": 1.0}, "0.25")]
-)
-def test_a_spread_that_cannot_be(settings, most):
-    with pytest.raises(ConfigError, match=rf"mask spread .* is outside \[0, {most}\], for a mask rate of"):
-        MaskingSettings(**settings)
+def test_a_spread_hides_no_more_than_all():
+    _, masked = draw(500, 102, settings=MaskingSettings(rate=0.8, spread=1.0))
+    counts = np.bincount(masked.positions // 102, minlength=500)
+    # 0.8 x (1 ± 0.25)：从 0.6 到 1，首尾两个特殊符号不选
+    assert (counts.min(), counts.max()) == (61, 100)
+
+
+@pytest.mark.parametrize("spread", [-0.1, 1.1, float("nan")])
+def test_a_spread_that_cannot_be(spread):
+    with pytest.raises(ConfigError, match=r"mask spread .* is outside \[0, 1\]"):
+        MaskingSettings(spread=spread)

@@ -61,9 +61,8 @@ class MaskingSettings:
     def __post_init__(self) -> None:
         if not 0.0 < self.rate < 1.0:
             raise ConfigError(f"mask rate {self.rate} is outside (0, 1)")
-        if not (0.0 <= self.spread <= 1.0 and self.rate * (1.0 + self.spread) <= 1.0):
-            most = min(1.0, 1.0 / self.rate - 1.0)
-            raise ConfigError(f"mask spread {self.spread} is outside [0, {most:.2g}], for a mask rate of {self.rate}")
+        if not 0.0 <= self.spread <= 1.0:
+            raise ConfigError(f"mask spread {self.spread} is outside [0, 1]")
         # 正着写条件：nan 与什么比较都不成立
         shares = (self.mask_share, self.random_share)
         if not (all(share >= 0.0 for share in shares) and sum(shares) <= 1.0 + 1e-9):
@@ -136,7 +135,8 @@ def mask_tokens(
     rates: float | NDArray[np.float64] = settings.rate
     if settings.spread:
         # 每条序列各抽一个比例：从只遮一个词到遮一半都见过，用的时候遮多少都行
-        rates = settings.rate * (1.0 + settings.spread * rng.uniform(-1.0, 1.0, len(lengths)))
+        spread = min(settings.spread, 1.0 / settings.rate - 1.0)
+        rates = settings.rate * (1.0 + spread * rng.uniform(-1.0, 1.0, len(lengths)))
     wanted = np.maximum(1, np.rint(lengths * rates)).astype(np.int64)
     if settings.max_predictions_per_seq:
         wanted = np.minimum(wanted, settings.max_predictions_per_seq)
