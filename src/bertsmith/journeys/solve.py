@@ -565,10 +565,9 @@ class _Job:
 
     def _from_text(self) -> None:
         """Adapts the best encoder to the text and the labelled texts, or pre-trains one; then tunes it."""
-        mixes = self._mixes([name for name in self.outputs if name != "words"])
-        best = min(mixes, key=lambda name: mixes[name][1], default="")
+        best = self._best([name for name in self.outputs if name != "words"])
         # 编码器对答案有用，就接着它学（Gururangan 等，2020）；没用（如另一种语言的）或学不了，才从零开始
-        if best and mixes[best][0][0]:
+        if best and self._mixes([best])[best][0][0]:
             encoder = best.split(" ", 1)[1]
             if self._learned(f"adapted {encoder}", f"{encoder} adapted", self.models[encoder]):
                 return
