@@ -1,5 +1,6 @@
 """What finished models know: BLiMP, and the field's sets after fine-tuning, as `bertsmith study knowledge` does.
 
+The share of pieces found where one is hidden, and where many are, stands beside ("How many are hidden" in the notes).
 A run is the folder that `quickstart` or `pretrain` left. All 67,000 pairs of BLiMP are judged by both scores; each task
 is learned with everything as it comes, for each seed, and scored on test by the epoch that dev chose. Stopped at any
 moment, the same command goes on where it was.
@@ -11,16 +12,19 @@ moment, the same command goes on where it was.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 
 import bertsmith
+from bertsmith import RaggedBatch, load_pipeline
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith_school.looking.pairs import judge_blimp
 from bertsmith_school.study.run import StudyOptions, score_models
@@ -28,6 +32,7 @@ from bertsmith_school.study.tasks import StudyTask, field_tasks
 from measured import Row, add_options, commit, results_of
 from real_data import DATA
 
+NOVEL = "jane_austen_pride_and_prejudice.txt.gz"
 FEW_PAIRS, FEW_LABELS = 3, 64
 """Pairs of a paradigm, and labelled sentences, of `--quick`."""
 
@@ -69,7 +74,27 @@ def known(run: Path, tasks: list[StudyTask], seed: int, *, quick: bool) -> Row:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     last = next(line for line in reversed(lines) if line["kind"] == "heldout")
     learned = {name: last[name] for name in ("tokens", "mlm_loss", "unigram_entropy")}
-    return {**learned, **row.figures, **judged(model, run / "blimp" if quick else None)}
+    return {**learned, **row.figures, **hidden(model), **judged(model, run / "blimp" if quick else None)}
+
+
+@torch.inference_mode()
+def hidden(model: Path) -> Row:
+    """Returns the share of pieces found by how many of 126 are hidden at a time, in 120 stretches of a novel."""
+    pipeline = load_pipeline("fill-mask", model)
+    tokenizer = pipeline.tokenizer
+    with gzip.open(DATA / "corpus_10m" / NOVEL, "rt", encoding="utf-8") as text:
+        ids = np.array(tokenizer.encode(text.read()))[3000 : 3000 + 126 * 120].reshape(120, 126)
+    found: Row = {}
+    for count in (1, 6, 19, 38):
+        draws, right = np.random.default_rng(0), 0
+        for row in ids:
+            places = draws.choice(126, count, replace=False)
+            given = np.concatenate([[tokenizer.cls_token_id], row, [tokenizer.sep_token_id]])
+            given[places + 1] = tokenizer.mask_token_id
+            logits = next(iter(pipeline.engine.model.published(RaggedBatch.from_sequences([given.tolist()])).values()))
+            right += int((logits[places + 1].argmax(-1).numpy() == row[places]).sum())
+        found[f"found of {count} hidden"] = right / (120 * count)
+    return found
 
 
 def judged(model: Path, few: Path | None = None) -> Row:
