@@ -192,6 +192,15 @@ PEOPLE = ("man", "woman", "child", "king", "cook")
 SAID = [f"the {who} {does} {what}" for does in ("reads", "eats") for who in PEOPLE for what in ("books", "bread")]
 
 
+def test_a_frame_keeps_its_index_whether_fitted_before_or_at_once(tiny_model):
+    frame = pd.DataFrame({"text": TEXTS[:4]}, index=[2, 0, 3, 1])
+    embedder = BertEmbedder(tiny_model).set_output(transform="pandas")
+    pd.testing.assert_frame_equal(embedder.fit_transform(frame), embedder.fit(frame).transform(frame))
+    assert embedder.fit_transform(frame).index.tolist() == [2, 0, 3, 1]
+    live = BertEmbedder(load_pipeline("embed", tiny_model)).set_output(transform="pandas")
+    assert isinstance(clone(live).fit_transform(frame), pd.DataFrame)
+
+
 def test_the_best_method_is_what_solve_finds(tmp_path):
     """Probabilities stand in the order of `classes_`, which is not that of the folder; a pickle answers as it does."""
     numbers = ["10"] * 10 + ["9"] * 10
@@ -265,6 +274,7 @@ def test_wrong_data_is_a_value_error_of_one_line(inputs, labels, message, tiny_m
         ({"n_epochs": 0}, "epochs and batch size must be at least 1"),
         ({"validation_fraction": 1.0}, "validation_fraction 1.0 is outside [0, 1)"),
         ({"class_weight": "even"}, "class_weight 'even'"),
+        ({"class_weight": {"read": 9.0}}, "class_weight: 'read' is no class of y; its classes are ['eats', 'reads']"),
         ({"settings": {"epoch": 3}}, "epoch: there is no such setting; did you mean epochs?"),
         ({"settings": {"epochs": 3}}, "settings: epochs is the parameter n_epochs"),
         ({"settings": {"dropout": 2.0}}, "dropout is 2.0; give at least 0 and at most 0.9"),
@@ -283,6 +293,11 @@ def test_wrong_parameters_are_told_when_fitted(parameters, message, tiny_model):
     with pytest.raises(ValueError) as caught:
         model.fit(TEXTS, LABELS)
     assert message in str(caught.value)
+
+
+def test_vectors_are_not_learned_from_labels_that_are_missing(tiny_model):
+    with pytest.raises(ValueError, match=re.escape("y: row 2 (from 0) is NaN or empty")):
+        BertEmbedder(tiny_model, n_epochs=1).fit(TEXTS, ["a", "b", None, float("nan")] * 5)
 
 
 def test_an_embedder_has_no_best_method(tiny_model):

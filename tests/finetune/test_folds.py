@@ -213,6 +213,25 @@ def test_the_latest_rows_are_held_out(tmp_path, written):
     assert len(parts["dev"]) >= 25
 
 
+@pytest.mark.parametrize(("count", "with_test"), [(300, False), (150, True)])
+def test_the_latest_rows_are_held_out_where_there_is_no_test_part(tmp_path, count, with_test):
+    path = table(tmp_path, reviews(count), day=list(range(count)))
+    examples = LABELLED.read(path, ReadingOptions(time_column="day"))
+    parts = held_out(ClassificationTask.of(examples), examples, 0, with_test=with_test)
+    assert parts == {"train": list(range(count * 4 // 5)), "dev": list(range(count * 4 // 5, count))}
+
+
+def test_rows_of_one_moment_are_not_divided(tmp_path):
+    days = [1] * 90 + [2] * 60
+    path = table(tmp_path, reviews(150), day=days)
+    examples = LABELLED.read(path, ReadingOptions(time_column="day"))
+    parts = held_out(ClassificationTask.of(examples), examples, 0, with_test=False)
+    assert {name: {days[number] for number in numbers} for name, numbers in parts.items()} == {"train": {1}, "dev": {2}}
+    alike = [replace(example, time=1.0) for example in examples]
+    with pytest.raises(InputError, match="too few different times to hold out dev; give --dev"):
+        held_out(ClassificationTask.of(alike), alike, 0, with_test=False)
+
+
 def test_columns_of_groups_and_times_are_checked(tiny_model, tmp_path):
     path = table(tmp_path, reviews(20), day=["soon"] * 20, who=["a"] * 20)
     with pytest.raises(InputError, match="line 1: the time 'soon' is no number and no date such as 2024-05-31"):

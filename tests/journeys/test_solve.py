@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -407,9 +408,61 @@ def test_the_worse_features_are_not_fine_tuned(tmp_path, encoder, monkeypatch):
     assert sum(note.startswith("not tried: its features do worse") for note in notes) == 1
 
 
+def test_names_that_differ_in_a_sign_have_folders_of_their_own(tmp_path, encoder):
+    rows, twins = rows_of(120, 0), [tmp_path / "my_bert", tmp_path / "my-bert"]
+    for twin in twins:
+        shutil.copytree(encoder, twin)
+    found = bertsmith.solve(rows[:80], tmp_path / "out", dev=rows[80:], model=twins, minutes=5.0)
+    assert [one.score is not None for one in found.details.tries if one.name.startswith("frozen")] == [True, True]
+    assert len(list((tmp_path / "out/parts").glob("frozen-*"))) == 2
+
+
+def test_a_class_of_which_the_timed_rows_have_none_is_no_hindrance(tmp_path, encoder, monkeypatch):
+    monkeypatch.setattr(journey, "TIMED_ROWS", 4)
+    monkeypatch.setattr(journey, "MOST_SEEDS", 1)
+    rows = [row | {"label": "spam" if number % 50 == 7 else "ham"} for number, row in enumerate(rows_of(160, 0))]
+    found = bertsmith.solve(rows[:100], tmp_path / "out", dev=rows[100:], model=encoder, metric="f1", minutes=0.5)
+    notes = {one.name: one.note for one in found.details.tries}
+    assert notes["fine-tuned encoder"].startswith("epoch ")
+
+
+def test_folds_are_as_many_as_the_rarest_class_allows(tmp_path):
+    rows = [row | {"label": "spam" if number in (3, 9, 40) else "ham"} for number, row in enumerate(rows_of(80, 0))]
+    bertsmith.solve(rows, tmp_path / "out", metric="f1")
+    folds = json.loads((tmp_path / "out/split.json").read_text())["folds"]
+    assert {folds[3], folds[9], folds[40]} == set(folds) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("change", ["groups", "text"])
+def test_another_division_or_another_text_is_another_run(change, tmp_path):
+    rows = [row | {"who": str(number % 12)} for number, row in enumerate(rows_of(120, 0))]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = _text(tmp_path)
+    bertsmith.solve(path, tmp_path / "out", text=text, minutes=0.01)
+    if change == "text":
+        text.write_text(text.read_text() + "\n\nOne more story.\n")
+    more = {"group_column": "who"} if change == "groups" else {}
+    with pytest.raises(RunFolderError, match=f"another {'folds' if more else 'text'}"):
+        bertsmith.solve(path, tmp_path / "out", text=text, minutes=0.01, **more)
+
+
+def test_a_page_that_was_not_drawn_is_drawn_by_the_same_command(tmp_path, monkeypatch):
+    def interrupt(*_given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(journey, "solved_page", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bertsmith.solve(rows_of(80, 0), tmp_path / "out")
+    assert bertsmith.solve(rows_of(80, 0), tmp_path / "out").report.exists()
+
+
 @pytest.mark.parametrize(
     ("rows", "asked", "error", "said"),
     [
+        (rows_of(40, 0), {"dev": rows_of(20, 1), "group_column": "who"}, ConfigError, "leave out --dev, or these"),
+        (rows_of(40, 0), {"dev": rows_of(20, 1), "time_column": "day"}, ConfigError, "leave out --dev, or these"),
         ([{"text": f"a {n}", "label": "x"} for n in range(20)], {}, InputError, "one class only"),
         ([{"text": f"a {n}", "label": f"x{n}"} for n in range(20)], {}, InputError, "a class of its own"),
         ([{"text": "same", "label": "ab"[n % 2]} for n in range(20)], {}, InputError, "too few to hold some out"),

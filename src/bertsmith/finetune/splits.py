@@ -91,9 +91,10 @@ def held_out(
             " more of them"
         )
     by_time = any(getattr(example, "time", None) is not None for example in examples)
+    names = {0: "dev", 1: "test"} if with_test and len(examples) >= ENOUGH_FOR_TEST else {0: "dev"}
     parts = [share] * len(examples)
     if by_time:
-        parts = _latest(examples, share, groups)
+        parts = _latest(examples, share, groups, len(names))
     else:
         sizes = Counter(groups)
         # 比一份还大的组只能用来学：留出来就没有多少可学的了
@@ -103,7 +104,6 @@ def held_out(
         own = [groups[number] for number in dealt]
         for number, part in zip(dealt, fold_numbers(task, [examples[n] for n in dealt], share, seed, own), strict=True):
             parts[number] = part
-    names = {0: "dev", 1: "test"} if with_test and len(examples) >= ENOUGH_FOR_TEST else {0: "dev"}
     classes = [task.classes_of(example) for example in examples]
     learned = {one for several, part in zip(classes, parts, strict=True) if part not in names for one in several}
     # 只有一个类、而这个类全落在留出的部分里，就没有可学的：它和同组的留在训练里
@@ -114,6 +114,10 @@ def held_out(
         divided["train" if group in kept else names.get(part, "train")].append(number)
     if not divided["dev"]:
         raise InputError("the classes of the training file have too few rows each to hold some out; give --dev")
+    if not divided["train"]:
+        raise InputError(
+            f"the rows have too few different times to hold out {' and '.join(names.values())}; give --dev"
+        )
     return divided
 
 
@@ -132,15 +136,20 @@ def together(task: Task[ExampleT, Any], examples: Sequence[ExampleT], share: int
     return groups
 
 
-def _latest(examples: Sequence[Any], share: int, groups: Sequence[int]) -> list[int]:
-    """Returns part 1 for the latest examples, 0 for those before them and 2 for the others; groups go by their last."""
+def _latest(examples: Sequence[Any], share: int, groups: Sequence[int], count: int) -> list[int]:
+    """Returns the part of each example: of `count` the last for the latest, down to 0; `share` for all before."""
     last: dict[int, float] = {}
     for example, group in zip(examples, groups, strict=True):
         last[group] = max(last.get(group, -math.inf), example.time)
-    newest = sorted(range(len(examples)), key=lambda number: -last[groups[number]])
-    edges = [last[groups[newest[min(len(newest) - 1, size * len(newest) // share)]]] for size in (1, 2)]
-    # 同一时刻的不分开：界线上的归较早的一边
-    return [1 if last[group] > edges[0] else 0 if last[group] > edges[1] else 2 for group in groups]
+    rows = Counter(last[group] for group in groups)
+    earlier, parts = sorted(rows), dict.fromkeys(rows, share)
+    for part in reversed(range(count)):
+        taken = 0
+        # 同一时刻的不分开：装不下的归较早的一边，但每一份至少有一个时刻
+        while earlier and (not taken or taken + rows[earlier[-1]] <= len(examples) / share):
+            taken += rows[earlier[-1]]
+            parts[earlier.pop()] = part
+    return [parts[last[group]] for group in groups]
 
 
 def almost_equal(task: Task[ExampleT, Any], examples: Sequence[ExampleT]) -> list[int]:

@@ -31,6 +31,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.lines import require_file
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.sources import is_url
@@ -199,19 +200,21 @@ def solve(
             if not is_url(str(unlabelled)):
                 require_file(Path(unlabelled))
         files = text_files(text) if text else []
+        own = readable_files(files, "auto", beside=folder) if files else []
         job = _Job(task, parts, folds, folder, options, files, models, console or Console(quiet=True))
         request = {
             "task": {"task": task.name, **task.describe()},
             "minutes": options.minutes,
             "seed": options.seed,
-            "text": [str(Path(file).resolve()) for file in files],
+            "text": [[str(file.resolve()), file.stat().st_size] for file in own],
             "models": [fingerprint_weights(one) for one in models],
             **{name: digest_of(rows) for name, rows in parts.items()},
+            **({"folds": folds} if folds else {}),
         }
         claim_folder(folder, "solve.json", request)
-        if split:
-            write_json(folder / SPLIT_FILE, {"seed": options.seed, **split})
         with locked(folder):
+            if split:
+                write_json(folder / SPLIT_FILE, {"seed": options.seed, **split})
             solved = job.finish(name_of(train))
             if unlabelled is not None:
                 rows = label_next(folder / "model", unlabelled, options.suggest, asked)
@@ -226,6 +229,8 @@ def _read(
     given: Mapping[str, Any],
 ) -> tuple[AdditiveTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], list[int]]:
     """Reads the files; says which rows of the training file are held out where there is no dev file, and the folds."""
+    if "dev" in sources and (reading.group_column is not None or reading.time_column is not None):
+        raise ConfigError("--group-column and --time-column divide a training file; leave out --dev, or these")
     if options.task is not None and options.task not in SHAPES and options.task in all_tasks():
         raise ConfigError(f"solve finds {', '.join(SHAPES)}; for {options.task}: bertsmith finetune {options.task}")
     name = options.task or _shape(sources["train"], reading)
@@ -246,7 +251,7 @@ def _read(
             raise InputError(
                 f"the training file has {different} different examples, too few to hold some out; give --dev, or more"
             )
-        folds = fold_numbers(task, whole, min(FOLDS, different), options.seed, groups)
+        folds = _folds(task, whole, min(FOLDS, different), options.seed, groups)
         split = {"folds": folds}
     elif "dev" not in parts:
         split = held_out(task, whole, options.seed, with_test="test" not in parts)
@@ -255,6 +260,27 @@ def _read(
         task.targets(examples)
     task.check_dev(parts.get("dev", whole))
     return task, parts, split, folds
+
+
+def _folds(
+    task: AdditiveTask[Any, Any], examples: Sequence[Any], most: int, seed: int, groups: Sequence[int]
+) -> list[int]:
+    """Returns the part of each example: at most so many parts that the metric can score each of them."""
+    tried = [fold_numbers(task, examples, count, seed, groups) for count in range(most, 1, -1)]
+    # 最少见的类比份数还少时，有的份里没有它，按它算的分数就无从谈起
+    for folds in tried:
+        if all(_scores(task, [examples[n] for n in np.flatnonzero(np.asarray(folds) == p)]) for p in set(folds)):
+            return folds
+    return tried[0]
+
+
+def _scores(task: AdditiveTask[Any, Any], examples: Sequence[Any]) -> bool:
+    """Tells whether the metric can tell good epochs from bad ones on these examples."""
+    try:
+        task.check_dev(examples)
+    except InputError:
+        return False
+    return True
 
 
 def _shape(train: DataSource, reading: ReadingOptions) -> str:
@@ -305,7 +331,10 @@ class _Job:
     ) -> None:
         self.task, self.folder, self.options, self.text = task, folder, options, text
         short = [Path(model).resolve().name if Path(model).is_dir() else model for model in models]
-        self.models = dict(zip(short if len(set(short)) == len(short) else models, models, strict=True))
+        numbered = [f"{name} {place}" for place, name in enumerate(short, 1)]
+        # 名字也是文件夹的名字：my_bert 与 my-bert 会落在同一处，后者就读到前者的输出
+        called = next((each for each in (short, models) if len(set(map(_file_name, each))) == len(each)), numbered)
+        self.models = dict(zip(called, models, strict=True))
         self.train, self.test, self.folds = parts["train"], parts.get("test"), folds
         self.dev = self.train if folds else parts["dev"]
         self.held = "folds" if folds else "dev"
@@ -338,8 +367,9 @@ class _Job:
             self._from_text()
         self._more_seeds()
         solved = replace(self._together(), curve=self._curve())
-        write_json(done, solved, checked=True)
+        # 结果最后写：有了它，同一条命令就不再补画报告
         write_text(self.folder / "report.html", self._page(solved, source))
+        write_json(done, solved, checked=True)
         return solved
 
     def _more_seeds(self) -> None:
@@ -549,6 +579,9 @@ class _Job:
         epochs = max(3, min(20, -(-STEPS * settings.batch_size // count)))
         with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
             few = self._rows(min(count, TIMED_ROWS))
+            if not _scores(self.task, few):
+                # 稀有的类可能一行也没抽到，试跑就会被拒：补上一行
+                few += next(([one] for one in self.train if _scores(self.task, [*few, one])), [])
             begun = time.monotonic()
             quick = replace(settings, epochs=1)
             seconds = fine_tune(self.task, start, few, few, place, quick, device=best_device()).seconds

@@ -12,6 +12,7 @@ Notable:
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -366,7 +367,12 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
     def __sklearn_clone__(self) -> Any:
         if not isinstance(self.model, Pipeline):
             return super().__sklearn_clone__()
-        return type(self)(**self.get_params(deep=False))
+        twin = type(self)(**self.get_params(deep=False))
+        # clone() 除了参数还带走这两样：输出的形式与元数据的去向
+        for name in ("_sklearn_output_config", "_metadata_request"):
+            if hasattr(self, name):
+                setattr(twin, name, copy.deepcopy(getattr(self, name)))
+        return twin
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

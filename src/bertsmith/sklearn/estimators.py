@@ -95,9 +95,8 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
             EstimatorError: a row is no text, a label is missing, there is one class only, or a parameter is impossible.
         """
         rows, labels, weights = _weighted(X, y, sample_weight)
+        _require_classes(labels)
         for number, label in enumerate(labels):
-            if is_missing(label):
-                raise EstimatorError(f"y: row {number} (from 0) is NaN or empty; give a class for each row")
             if isinstance(label, list) or (isinstance(label, float) and not label.is_integer()):
                 raise EstimatorError(f"Unknown label type: y: row {number} (from 0) is {label}, no class")
         self.classes_, codes = np.unique(np.asarray(labels), return_inverse=True)
@@ -131,7 +130,15 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
             return tuple(len(codes) / (len(known) * counts[code]) for code in range(len(known)))
         if not isinstance(self.class_weight, Mapping):
             raise EstimatorError(f"class_weight {self.class_weight!r}: give 'balanced', or a weight for each class")
+        if unknown := [label for label in self.class_weight if label not in known]:
+            raise EstimatorError(f"class_weight: {unknown[0]!r} is no class of y; its classes are {known}")
         return tuple(float(self.class_weight.get(label, 1.0)) for label in known)
+
+
+def _require_classes(labels: Sequence[Any]) -> None:
+    for number, label in enumerate(labels):
+        if is_missing(label):
+            raise EstimatorError(f"y: row {number} (from 0) is NaN or empty; give a class for each row")
 
 
 class BertRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
@@ -218,7 +225,8 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned)
             raise EstimatorError(f"method {self.method!r}: vectors are learned by fine-tuning alone; leave it out")
         with as_value_error():
             if self.n_epochs:
-                labels = [str(label) for label in targets_of(y, len(texts))]
+                _require_classes(classes := targets_of(y, len(texts)))
+                labels = [str(label) for label in classes]
                 examples = [LabelledText(text, None, label) for text, label in zip(texts, labels, strict=True)]
                 task = EmbeddingTask.learned_from(examples, EmbeddingOptions())
                 self._fine_tune(task, examples, labels)
@@ -232,7 +240,8 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned)
 
     def fit_transform(self, X: Any, y: Any = None, **_fit: Any) -> NDArray[np.float32]:  # noqa: N803
         """Fits, and returns the vectors of the same texts; a generator is read once."""
-        rows = rows_of(X)
+        # 数据框照原样传下去：set_output 要它的索引；生成器先读出来
+        rows = X if hasattr(X, "to_numpy") else rows_of(X)
         return self.fit(rows, y).transform(rows)
 
     def _can_choose(self, held: Any) -> bool:
