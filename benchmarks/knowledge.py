@@ -25,6 +25,7 @@ from rich.console import Console
 
 import bertsmith
 from bertsmith import RaggedBatch, load_pipeline
+from bertsmith.model.folder import fingerprint_weights
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith_school.looking.pairs import judge_blimp
 from bertsmith_school.study.run import StudyOptions, score_models
@@ -57,6 +58,8 @@ def main() -> None:
         for seed in range(options.seeds):
             recipe = PreTrainingRecipe.load(run)
             model = {"family": recipe.model.family, "size": recipe.model.size, "minutes": recipe.length.minutes}
+            # 同样的家族、大小和时间，配方或种子不同也是另一个模型
+            model |= {"spread": recipe.data.masking.spread, "weights": fingerprint_weights(run / "model")[:12]}
             asked = {**model, "seed": seed}
             print(results.get(asked, partial(known, run, tasks, seed, quick=options.quick)), flush=True)
 

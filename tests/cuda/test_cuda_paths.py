@@ -12,6 +12,7 @@ from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.kernels.ragged_attention import ragged_attention
 from bertsmith.model import BertConfig, MultiHeadSelfAttention, family_named
 from bertsmith.objectives import objective_named
+from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
@@ -119,6 +120,18 @@ def test_a_step_does_not_wait_for_the_device(family, optimizer):
         trainer.train_batch(batch_of(3))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "lamb"])
+def test_a_run_resumes_on_the_gpu(tmp_path, optimizer):
+    whole, broken, resumed = (trainer_on("cuda", "modernbert", optimizer, torch.float32) for _ in range(3))
+    for seed in range(3):
+        for trainer in (whole, broken):
+            trainer.train_batch(batch_of(seed))
+    save_state(tmp_path, broken, {})
+    load_latest_state(tmp_path, resumed)
+    losses = [float(each.train_batch(batch_of(3)).loss) for each in (whole, resumed)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "lamb"])

@@ -87,6 +87,9 @@ def test_what_cannot_be_adapted_is_refused(text, tmp_path):
     model = save_general(tmp_path / "bpe", "roberta", bpe)
     with pytest.raises(ConfigError, match="--new-pieces needs a WordPiece vocabulary"):
         adapt(model, text, tmp_path / "run", **SHORT, new_pieces=3)
+    (tmp_path / "bpe/generator").mkdir()
+    with pytest.raises(ConfigError, match="its generator shares its table"):
+        adapt(model, text, tmp_path / "run", **SHORT, positions=64)
     with pytest.raises(BertsmithError, match="nowhere"):
         adapt(tmp_path / "nowhere", text, tmp_path / "other", **SHORT)
     with pytest.raises(BertsmithError, match="sequences of 400 do not fit"):

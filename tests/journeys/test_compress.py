@@ -62,6 +62,21 @@ def test_every_step_is_scored_and_the_folder_is_used_like_any_other(trained, tmp
     assert Classify.load(tmp_path / "small")(["the man reads the dog ."])[0].label in ("good", "bad")
 
 
+def test_heads_of_layers_that_share_their_weights_are_cut_in_all_of_them(tmp_path):
+    torch.manual_seed(0)
+    tokenizer = WordPieceTokenizer.train([example.text for example in EXAMPLES] * 4, vocab_size=120)
+    config = family_named("albert").config.named("3/64", vocab_size=len(tokenizer)).with_position_limit(32)
+    ModelForPreTraining(config.changed(num_attention_heads=4)).save_pretrained(tmp_path / "start")
+    tokenizer.save(tmp_path / "start")
+    fine_tune(make_task("classify", EXAMPLES), tmp_path / "start", EXAMPLES, EXAMPLES, tmp_path / "run", SETTINGS)
+    lines = ["text\tlabel", *(f"{example.text}\t{example.label}" for example in EXAMPLES)]
+    (tmp_path / "dev.tsv").write_text("\n".join(lines), encoding="utf-8")
+    compress(tmp_path / "run/model", tmp_path / "small", dev=tmp_path / "dev.tsv", heads=0.25)
+    pruned = ModelForSequenceClassification.from_pretrained(tmp_path / "small").config.pruned_heads
+    assert len(pruned) == 3
+    assert len(set(pruned.values())) == 1
+
+
 def test_8_bits_keep_the_judgement_and_take_a_quarter_of_the_place(trained, tmp_path):
     compress(trained / "run/model", tmp_path / "small", int8=True)
     whole, small = trained / "run/model/model.safetensors", tmp_path / "small/model.int8.safetensors"

@@ -61,6 +61,16 @@ def test_a_run_goes_on_with_its_batch_on_another_device(tmp_path, given):
     assert resolve_recipe(tmp_path, chosen_recipe(given, device="cpu", run=tmp_path)) == begun
 
 
+def test_a_run_goes_on_with_the_masks_of_an_older_version(tmp_path):
+    given = {"family": "modernbert", "steps": 3}
+    begun = chosen_recipe({**given, "mask_spread": 0.0})
+    begun.save(tmp_path)
+    file = tmp_path / "recipe.toml"
+    file.write_text(file.read_text().replace("spread = 0.0\n", "", 1))
+    assert chosen_recipe(given).data.masking.spread == 1.0
+    assert resolve_recipe(tmp_path, chosen_recipe(given, run=tmp_path)) == begun
+
+
 def test_another_runs_recipe_can_be_taken_up(tmp_path):
     """Which data and which weights it was for belongs to that run alone."""
     first = recipe_for("mini", minutes=3.0, steps=40, corpus="of another corpus", mask_rate=0.3, seed=9)

@@ -19,7 +19,7 @@ from bertsmith.errors import CheckpointError, RunFolderError, TrainingError
 from bertsmith.files import locked
 from bertsmith.model import BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train import choosing
+from bertsmith.train import choosing, start
 from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import RunOptions, pretrain
@@ -81,8 +81,12 @@ def run_that_dies(run, village, recipe, monkeypatch, *, deadlines, **options):
 
 
 def test_a_run_that_dies_three_times_ends_bit_for_bit_the_same(village, undisturbed, tmp_path, monkeypatch):
+    counts = []
+    counted = start.piece_vectors
+    monkeypatch.setattr(start, "piece_vectors", lambda *given, **how: counts.append(1) or counted(*given, **how))
     run_that_dies(tmp_path, village, RECIPE, monkeypatch, deadlines=(5, 17, 18))
     assert_same_run(undisturbed, tmp_path)
+    assert len(counts) == 1, "the vectors of a run that resumes come from its state"
 
 
 @pytest.mark.parametrize(
@@ -194,8 +198,9 @@ def test_a_run_from_a_machine_with_bf16_says_how_to_go_on_without(village, tmp_p
     with pytest.raises(RunFolderError, match=r"was begun in bf16, and float32 .* pass --precision bf16 to resume"):
         pretrain(tmp_path / "moved", corpus, tokenizer, recipe.changed(precision="float32"))
     monkeypatch.setattr(choosing, "native_precision", lambda _device: "float32")
+    kept = {"precision": "bf16", "batch_size": RECIPE.data.batch_size, "mask_spread": 0.0}
     with pytest.warns(UserWarning, match="resumes in bf16, as it was begun; this machine is faster in float32"):
-        assert native_settings("cpu", tmp_path / "moved") == {"precision": "bf16", "batch_size": RECIPE.data.batch_size}
+        assert native_settings("cpu", tmp_path / "moved") == kept
     assert native_settings("cpu", tmp_path / "new") == native_settings("cpu") == {"precision": "float32"}
     pretrain(tmp_path / "moved", corpus, tokenizer, recipe)
     whole, moved = weights_of(tmp_path / "whole"), weights_of(tmp_path / "moved")

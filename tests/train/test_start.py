@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.cooccurrence import piece_vectors
 from bertsmith.data.stream.prefetch import PrefetchedStream
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFolderError
@@ -96,6 +97,14 @@ def test_vectors_of_pieces_start_as_counted_or_as_drawn(village, family, objecti
     assert not seen[tokenizer.mask_token_id]
     assert torch.equal(counted[: len(seen)][~seen], drawn[: len(seen)][~seen])
     assert float(drawn.std()) == pytest.approx(0.018, abs=0.002)
+
+
+def test_a_discriminator_starts_at_the_share_that_is_replaced(village):
+    corpus, tokenizer, _ = village
+    model = build_model(recipe_for("2/64", family="electra", objective="rtd", **SMALL), corpus, tokenizer)
+    with torch.inference_mode():
+        logits = model.discriminator(RaggedBatch.from_sequences([list(range(5, 37))]))
+    assert float(logits.mean()) == pytest.approx(math.log(0.15 / 0.85), abs=0.1)
 
 
 def test_trained_vectors_are_not_counted_anew(village, general):

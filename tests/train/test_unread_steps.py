@@ -118,6 +118,21 @@ def test_a_pre_training_step_reads_nothing_back_from_the_device(objective, famil
         window.averages()
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "lamb"])
+def test_a_state_that_is_read_back_lies_on_the_device(optimizer):
+    trainer = trainer_of("mlm", optimizer=optimizer, device="meta", bf16=True)
+    trainer.train_batch(batch_of("mlm"))
+    state = trainer.optimizer.state_dict()
+    stored = {
+        number: {name: torch.zeros(value.shape) for name, value in moments.items()}
+        for number, moments in state["state"].items()
+    }
+    trainer.optimizer.load_state_dict({**state, "state": stored})
+    moments = trainer.optimizer.state.values()
+    assert {value.device.type for each in moments for value in each.values()} == {"meta"}
+    trainer.train_batch(batch_of("mlm"))
+
+
 def test_asking_every_step_would_be_found():
     trainer = trainer_of("mlm", device="meta")
     trainer.reads_late = False

@@ -32,6 +32,7 @@ from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, own_t
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import extend_positions, extend_vocabulary, load_any
 from bertsmith.model.folder import stored_heads
+from bertsmith.objectives.replaced_tokens import GENERATOR
 from bertsmith.settings import Result, built, divided, option
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
@@ -181,6 +182,9 @@ def _start(model: str, tokenizer: Tokenizer, coverage: Coverage, out: Path, opti
     folder = out / "start"
     if (folder / "tokenizer.json").exists():
         return str(folder)
+    if (model_folder(model) / GENERATOR).is_dir():
+        # 两个模型共用一张表：只改判别器，学好的生成器就丢了
+        raise ConfigError(f"{model}: its generator shares its table; leave out --new-pieces and --positions")
     changed = load_any(model)
     if options.new_pieces:
         if not isinstance(tokenizer, WordPieceTokenizer):

@@ -201,18 +201,21 @@ class _Work:
             lambda model, batch: task.objective(model, batch).loss,
         )
         config = self.model.config
-        left = [config.heads_left(layer) for layer in range(config.num_hidden_layers)]
+        blocks: list[Any] = list(self.model.backbone.encoder.blocks)
+        # 共享权重的几层是同一个模块：它的头只排一次，剪就在每一层都剪
+        left = {block: config.heads_left(layer) for layer, block in enumerate(blocks)}
         ranked = sorted(
-            (value, layer, head)
-            for layer, values in enumerate(importance)
-            for head, value in zip(left[layer], values, strict=True)
+            (value, blocks.index(block), head)
+            for block, heads in left.items()
+            for head, value in zip(heads, importance[blocks.index(block)], strict=True)
         )
-        wanted, cut = round(share * len(ranked)), {layer: set[int]() for layer in range(len(left))}
+        wanted, cut = round(share * len(ranked)), {block: set[int]() for block in left}
         for _, layer, head in ranked:
+            block = blocks[layer]
             # 每层至少留一个头：没有头的层无法计算
-            if sum(map(len, cut.values())) < wanted and len(cut[layer]) + 1 < len(left[layer]):
-                cut[layer].add(head)
-        prune_heads(self.model, {layer: heads for layer, heads in cut.items() if heads})
+            if sum(map(len, cut.values())) < wanted and len(cut[block]) + 1 < len(left[block]):
+                cut[block].add(head)
+        prune_heads(self.model, {layer: cut[block] for layer, block in enumerate(blocks) if cut[block]})
         self.measure(f"{sum(map(len, cut.values()))} of {len(ranked)} heads cut")
 
     def cut(self, text: Sequence[str], encoding: str) -> None:

@@ -51,7 +51,8 @@ _HIDING = ("mask_rate", "mask_spread", "mask_share", "random_share", "max_predic
 def native_settings(device: torch.device | str, run: Path | None = None) -> dict[str, Any]:
     """Returns the settings that depend on the machine, for commands that choose by themselves.
 
-    A `run` that was begun keeps its precision and batch size, with a warning where another precision is faster here.
+    A `run` that was begun keeps what defaults may have changed since (`_kept`), with a warning where another precision
+    is faster here.
     """
     native = native_precision(device)
     if run is None or (begun := _begun_in(run)) is None:
@@ -61,7 +62,12 @@ def native_settings(device: torch.device | str, run: Path | None = None) -> dict
         warnings.warn(
             f"{run}: resumes in {precision}, as it was begun; this machine is faster in {native}", stacklevel=2
         )
-    return {"precision": precision, "batch_size": begun.data.batch_size}
+    return {"precision": precision, **_kept(begun)}
+
+
+def _kept(begun: PreTrainingRecipe) -> dict[str, Any]:
+    """Returns the settings whose defaults differ by machine or version: a run resumes with those it was begun with."""
+    return {"batch_size": begun.data.batch_size, "mask_spread": begun.data.masking.spread}
 
 
 def _begun_in(run: Path) -> PreTrainingRecipe | None:
@@ -126,8 +132,8 @@ def chosen_recipe(
     if run is not None:
         keep_start(run, start)
         if (begun := _begun_in(run)) is not None:
-            # 默认的批量因设备而异：换一台机器接着走，也要用开始时的
-            chosen.setdefault("batch_size", begun.data.batch_size)
+            # 默认的批量因设备而异，掩码比例因版本而异：接着走，要用开始时的
+            chosen = {**_kept(begun), **chosen}
     recipe = recipe_to_continue(start, **chosen) if start else recipe_for(size, device=device, **chosen)
     if "matrix_rate" in given and not optimizer_named(recipe.trainer.optimizer).takes_matrices:
         raise ConfigError(

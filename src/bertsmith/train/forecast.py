@@ -39,7 +39,7 @@ EARLIEST_ALARM, ALARMING = 0.3, 0.4
 """A run is warned from this share of it on when its held-out loss is so many nats above the expected one. Earlier, runs
 differ too much in when they leave the plateau of knowing frequencies only."""
 
-_FREE = {*ENDS, "seed", "corpus", "precision", "dropout"}
+_FREE = {*ENDS, "seed", "corpus", "precision", "dropout", "mask_spread"}
 """Settings in which a run may differ from those that were fitted. Whether it has dropout is looked at by itself."""
 
 

@@ -45,7 +45,8 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, eps: float) -> None:
         """Prepares the optimizer; each group has a `weight_decay`, and those with `stacked` are [out, in] matrices."""
-        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "stacked": 0})
+        # `fused` 写在外层的组里：读回状态时，torch 按它把步数放回权重所在的设备
+        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "stacked": 0, "fused": True})
         others = [{**group} for group in self.param_groups if not group["stacked"]]
         self.found_inf: Tensor | None = None
         self._adamw = torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.999), eps=eps, fused=True) if others else None

@@ -182,7 +182,8 @@ class Lamb(torch.optim.Optimizer):
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float) -> None:
         """Prepares the optimizer; `lr` is the rate η, a share of a matrix's norm per step, the others are Adam's."""
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        # `capturable`：读回状态时，torch 按它把步数放回权重所在的设备
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "capturable": True})
         self.found_inf: Tensor | None = None
 
     @torch.no_grad()

@@ -279,7 +279,10 @@ class PreTrainingRun:
         self.kept_steps = kept_steps(self.total_steps, options.keep_models)
         self.objective = recipe.build_objective()
         self.heldout = heldout_set(recipe, corpus, tokenizer)
-        self.trainer = make_trainer(recipe, corpus, tokenizer, device, ranks, compiled=options.compiled)
+        # 要读回状态的，初值马上就被盖掉：不必再数一遍语料
+        begun = ranks.on_first(lambda: any((run / "state").glob("step-*")))
+        fresh = recipe.changed(first_vectors="drawn") if begun else recipe
+        self.trainer = make_trainer(fresh, corpus, tokenizer, device, ranks, compiled=options.compiled)
         self.models = self.objective.models(self.trainer.model)
         self.config = self.models[""].config
         self.expectation, self.alarmed = expectation_of(recipe, self.config, corpus), False

@@ -6,6 +6,7 @@ Gururangan et al. 2020). Heads that the folder lacks start afresh.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -71,8 +72,8 @@ def build_model(
     On a GPU in bf16, attention weights have no dropout, whatever the recipe's: the kernel that computes no padding has
     none, and without it a batch would be laid out as a rectangle. Hidden states keep theirs.
 
-    The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
-    vocabulary; starting it there saves the thousand steps in which a model learns nothing but which pieces are common.
+    The biases of fresh heads start as priors: the log frequency of every piece, and the log odds of a replaced token.
+    That saves the thousand steps in which a model learns nothing but which pieces are common.
     """
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
     objective, start = recipe.build_objective(), recipe.model.start_from
@@ -92,7 +93,7 @@ def build_model(
     for part in parts:
         if not start and recipe.model.sinusoids:
             _start_as_sinusoids(part, recipe.model.sinusoids)
-        _start_at_frequencies(part, corpus)
+        _start_at_priors(part, corpus, recipe.data.masking.rate)
         part.set_compute_dtype(torch.bfloat16 if recipe.model.precision == "bf16" else torch.float32)
     return model
 
@@ -120,16 +121,18 @@ def sinusoids(places: int, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width]
 
 
-def _start_at_frequencies(model: PretrainedModel, corpus: TokenCorpus) -> None:
-    """Gives the bias of a fresh masked-LM head the log frequencies of the pieces."""
-    name = "masked_lm.bias"
-    bias = dict(model.named_parameters()).get(name)
-    if bias is not None and (model.load_report is None or name in model.load_report.fresh):
-        # 输出偏置即词频先验：加一平滑避免 log 0；模型词表可以比语料的大，多出的词按零次计
-        counts = np.ones(len(bias))
-        counts[: len(corpus.piece_counts)] += corpus.piece_counts
-        with torch.no_grad():
-            bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
+def _start_at_priors(model: PretrainedModel, corpus: TokenCorpus, mask_rate: float) -> None:
+    """Gives fresh biases what is known before anything is read: how frequent pieces are, how often one is replaced."""
+    # 输出偏置即词频先验：加一平滑避免 log 0；模型词表可以比语料的大，多出的词按零次计
+    counts = np.ones(model.config.vocab_size)
+    counts[: len(corpus.piece_counts)] += corpus.piece_counts
+    # 判别器也要先验：从 0 起，各处的状态会先一齐偏向“没有替换”，彼此就分不开了
+    log_odds = np.array([math.log(mask_rate / (1 - mask_rate))])
+    biases = dict(model.named_parameters())
+    for name, prior in (("masked_lm.bias", np.log(counts / counts.sum())), ("replaced_tokens.linear.bias", log_odds)):
+        if name in biases and (model.load_report is None or name in model.load_report.fresh):
+            with torch.no_grad():
+                biases[name].copy_(torch.from_numpy(prior))
 
 
 def make_trainer(
