@@ -190,36 +190,46 @@ def find_text_files(paths: Sequence[str | Path], endings: Sequence[str] = TEXT_E
 
 
 def _find_remote(url: str) -> list[Source]:
-    """Finds the files that a URL names: a file, a folder, or a pattern."""
+    """Finds the files that a URL names: a file, a folder, or a pattern, whose folders are searched, too."""
     with readable(url):
-        system, path = file_system(url)
-        if any(mark in path for mark in "*?["):
-            paths = [found for found in system.glob(path) if system.isfile(found)]
-        elif system.isdir(path):
-            paths = [found for found in system.find(path) if found.lower().endswith(corpus_endings())]
-        else:
-            paths = [path]
+        system, named, inside = _remote_files(url)
+        paths = [*named, *(found for found in inside if _ends_in(found, corpus_endings()))]
         if not paths:
             raise InputError(f"{url}: holds or matches no text file; check the address")
         return [Source(system.unstrip_protocol(found), int(system.size(found) or 0)) for found in sorted(paths)]
 
 
+def _remote_files(url: str) -> tuple[Any, list[str], set[str]]:
+    """Returns the file system of a URL, the files that it names or matches, and the others in its folders."""
+    with readable(url):
+        system, path = file_system(url)
+        if any(mark in path for mark in "*?["):
+            kinds = {name: found["type"] for name, found in system.glob(path, detail=True).items()}
+        else:
+            kinds = {path: "directory" if system.isdir(path) else "file"}
+        named = [name for name, kind in kinds.items() if kind == "file"]
+        inside = {file for name, kind in kinds.items() if kind == "directory" for file in system.find(name)}
+        return system, named, inside.difference(named)
+
+
 def _expand(path: str, endings: Sequence[str]) -> list[Path]:
-    if os.path.isdir(path):
-        files = _walk(path, endings)
-        if not files:
-            instead = left_out([path], endings) or "name the files, or put text there"
-            raise InputError(f"{path}: the folder holds no {_listed(endings)} file; {instead}")
-        return files
-    if os.path.lexists(path) or not glob.has_magic(path):
-        if not os.path.exists(path):
-            raise InputError(f"{path}: no such file or folder; check the name (the current folder is {Path.cwd()})")
-        return [Path(path)]
-    matches = sorted(glob.glob(path, recursive=True))
+    matches = _matches(path)
     files = [file for match in matches for file in (_walk(match, endings) if os.path.isdir(match) else [Path(match)])]
-    if not files:
-        raise InputError(f"{path}: the pattern matches no text file; check it with: ls {path}")
-    return files
+    if files:
+        return files
+    if matches == [path]:
+        instead = left_out([path], endings) or "name the files, or put text there"
+        raise InputError(f"{path}: the folder holds no {_listed(endings)} file; {instead}")
+    raise InputError(f"{path}: the pattern matches no text file; check it with: ls {path}")
+
+
+def _matches(path: str) -> list[str]:
+    """Returns the files and folders that a pattern matches, or the one of this name, which goes before."""
+    if not os.path.lexists(path) and glob.has_magic(path):
+        return sorted(glob.glob(path, recursive=True))
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file or folder; check the name (the current folder is {Path.cwd()})")
+    return [path]
 
 
 def files_of_folder(folder: str | Path, endings: Sequence[str]) -> list[Path]:
@@ -236,10 +246,13 @@ def _listed(endings: Sequence[str]) -> str:
 
 def left_out(paths: Sequence[str | Path], endings: Sequence[str], faults: Mapping[str, str] | None = None) -> str:
     """Says by kind and reason which files of the folders are not read; `faults`: name → why. Empty where all are."""
-    folders = [str(path) for path in paths if not is_url(str(path)) and os.path.isdir(path)]
-    found = {file.resolve(): file for folder in folders for file in _walk(folder, ("",))}
+    matches = [match for path in paths if not is_url(str(path)) for match in _matches(str(path))]
+    named = {Path(match).resolve() for match in matches if not os.path.isdir(match)}
+    # 模式匹配到的文件夹也算；点了名的文件不论叫什么都会读
+    found = {file.resolve(): file for match in matches if os.path.isdir(match) for file in _walk(match, ("",))}
+    remote = [Path(file) for path in paths if is_url(str(path)) for file in _remote_files(str(path))[2]]
     groups: dict[str, Counter[str]] = defaultdict(Counter)
-    for file in found.values():
+    for file in [*(file for real, file in found.items() if real not in named), *remote]:
         if not _ends_in(file.name, endings):
             kind = _ending(file.name) if document_ending(file.name) else file.suffix.lower() or "without an ending"
             groups[_why_not(kind, endings)][kind] += 1
