@@ -6,6 +6,8 @@ from email.message import EmailMessage
 
 import docx
 import fpdf
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
 
 
 def pdf(*pages, bookmarks=(), password=None):
@@ -24,10 +26,13 @@ def pdf(*pages, bookmarks=(), password=None):
 
 
 def word(*parts):
-    """A Word file: a str is a paragraph, `(level, title)` a heading, a list of rows a table."""
+    """A Word file: a str is a paragraph or its XML, `(level, title)` a heading, a list of rows a table."""
     made = docx.Document()
     for part in parts:
-        if isinstance(part, str):
+        if isinstance(part, str) and part.startswith("<w:"):
+            # the first tag says what w: stands for
+            made.element.body.insert(-1, parse_xml(part.replace(">", f" {nsdecls('w')}>", 1)))
+        elif isinstance(part, str):
             made.add_paragraph(part)
         elif isinstance(part, tuple):
             made.add_heading(part[1], part[0])

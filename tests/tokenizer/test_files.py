@@ -87,6 +87,19 @@ def test_the_published_chinese_vocabulary_keeps_its_ids(shared_data: Path, tmp_p
     assert WordPieceTokenizer.load(tmp_path).encode("zz 玩") == tokenizer.encode("zz 玩")
 
 
+def test_two_vocabularies_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    WordPieceTokenizer(VOCAB).save(tmp_path)
+    vocab = [*VOCAB[:5], "The", "the", *VOCAB[7:]]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocab), encoding="utf-8")
+    with pytest.raises(InputError, match=r"vocab\.txt: piece 'The' has id 5, and 6 in .*tokenizer\.json; remove"):
+        WordPieceTokenizer.load(tmp_path)
+    # of a repeated piece the last place counts, a blank line is none, and either file may have more
+    WordPieceTokenizer([*VOCAB[:8], "##é", *VOCAB[9:], "##é"]).save(tmp_path)
+    written = tmp_path / "vocab.txt"
+    written.write_text(written.read_text(encoding="utf-8") + "\nmore\n", encoding="utf-8")
+    assert WordPieceTokenizer.load(tmp_path).encode("more") == [len(VOCAB) + 2]
+
+
 def write(path: Path, data: bytes | str) -> Path:
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path

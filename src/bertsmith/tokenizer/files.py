@@ -1,9 +1,10 @@
 """The tokenizer's files: what is read, what is written, and what is refused.
 
 The field reads four: `vocab.txt` (one piece a line, the line number is the id), `tokenizer_config.json`,
-`special_tokens_map.json` and `tokenizer.json`. Either `vocab.txt` or `tokenizer.json` alone is enough to load. A file
-the field has published loads with its published ids; a damaged one, or a folder that asks for other rules than BERT's,
-is refused with the rule named: ids that are nearly right would make every model silently worse.
+`special_tokens_map.json` and `tokenizer.json`. Either `vocab.txt` or `tokenizer.json` alone is enough to load; where
+they give a piece different ids, the folder is refused. A file the field has published loads with its published ids; a
+damaged one, or a folder that asks for other rules than BERT's, is refused with the rule named: ids that are nearly
+right would make every model silently worse.
 """
 
 import json
@@ -92,6 +93,7 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         vocab, settings = _parse_json_tokenizer(content, settings, json_file)
     if vocab_file.is_file() and folder is not None:
         vocab = read_vocab(vocab_file, settings.special_tokens.unk)
+        _check_same_ids(vocab, vocab_file, content, json_file)
     elif not content:
         raise InputError(f"{path}: holds neither vocab.txt nor tokenizer.json; give a tokenizer folder or a vocab.txt")
     # 两个文件说法不同时听 tokenizer_config.json 的，与 transformers 一致
@@ -114,6 +116,18 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
     if folder is not None and "added_tokens_decoder" not in config:
         added += _older_added_tokens(config, folder / "added_tokens.json")
     return _add_tokens(vocab, settings, added)
+
+
+def _check_same_ids(vocab: list[str], vocab_file: Path, content: dict[str, Any], json_file: Path) -> None:
+    """Refuses two vocabularies that give a piece different ids; either may have pieces that the other lacks."""
+    ids: dict[str, int] = content["model"]["vocab"] if content else {}
+    # 重复的 ## 片段以最后一处为准；空行不是词元，而且各家认作空行的不一样
+    for piece, index in {piece: index for index, piece in enumerate(vocab) if piece}.items():
+        if ids.get(piece, index) != index:
+            raise InputError(
+                f"{vocab_file}: piece {piece!r} has id {index}, and {ids[piece]} in {json_file}; remove the file that"
+                " is not the model's"
+            )
 
 
 def write_tokenizer(folder: Path, vocab: list[str], settings: Settings, model_max_length: int | None = None) -> None:

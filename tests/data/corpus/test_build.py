@@ -561,6 +561,13 @@ def test_another_field_and_records_without_text(tokenizer, tmp_path):
     assert corpus.counts[TRAIN].documents + corpus.counts[HELDOUT].documents == 5
 
 
+def test_half_a_character_in_a_long_record_ends_nothing(tokenizer, tmp_path):
+    long = " ".join(f"{text} \ud83d" for text in make_texts(60))
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in [long, *make_texts(5, 1)]))
+    corpus = build_shards([tmp_path / "a.jsonl"], tokenizer, tmp_path / "out", CorpusOptions())
+    assert corpus.counts[TRAIN].documents + corpus.counts[HELDOUT].documents > 6
+
+
 GOOD = '{"text": "The man eats. The dog sleeps."}\n'
 
 

@@ -3,11 +3,16 @@
 import json
 import random
 import re
+import tracemalloc
+from collections import defaultdict
 
+import numpy as np
 import pytest
 
 import bertsmith
+from bertsmith.data.corpus import commit
 from bertsmith.data.corpus.build import build_shards
+from bertsmith.data.corpus.partial_shards import DROPPED
 from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN
 from bertsmith.errors import ConfigError, InputError
@@ -112,6 +117,82 @@ def test_repeated_lines_are_dropped_but_one_and_never_held_out(english, mails, t
     assert statistics_of(tmp_path / "c")["repeated_lines"]["dropped"] == 118
     assert corpus.counts[TRAIN].tokens == sum(map(len, lines[TRAIN])) == corpus.piece_counts.sum()
     assert build_shards([mails[0]], english, tmp_path / "c", options).counts == corpus.counts
+
+
+class Arrays:
+    """The arrays of a partial shard, made up."""
+
+    def __init__(self, **arrays):
+        self.load = arrays.__getitem__
+
+
+def made_up(documents, seed):
+    draws = np.random.default_rng(seed)
+    counts = draws.integers(1, 8, documents)
+    many = int(counts.sum())
+    return Arrays(
+        sentences=counts,
+        sentence_hashes=draws.integers(0, many // 2, many).astype(np.uint64),
+        sentence_lengths=draws.integers(1, 50, many),
+        texts=draws.integers(0, 2**63, documents).astype(np.uint64),
+        lengths=counts * 20,
+    )
+
+
+@pytest.mark.parametrize("least", [None, 2, 4])
+def test_repeated_lines_are_those_that_a_plain_count_finds(least):
+    partial_shards = [made_up(60, seed) for seed in range(3)]
+    splits = [np.random.default_rng(seed).choice([0, 0, 1, 2], 60).astype(np.int8) for seed in range(3)]
+    rows = [
+        (split, place, int(line))
+        for part, (partial, group) in enumerate(zip(partial_shards, splits, strict=True))
+        for split, place, line in zip(
+            np.repeat(group, partial.load("sentences")).tolist(),
+            np.repeat(np.arange(60) + 60 * part, partial.load("sentences")).tolist(),
+            partial.load("sentence_hashes"),
+            strict=True,
+        )
+    ]
+    holders = defaultdict(set)
+    for split, place, line in rows:
+        if split != DROPPED:
+            holders[line].add(place)
+    repeated = {line for line, places in holders.items() if len(places) >= (least or commit.REPEATED)}
+    kept, expected = set(), []
+    for split, _, line in rows:
+        drop = least is not None and split != DROPPED and line in repeated and (split != 0 or line in kept)
+        kept |= {line} if split == 0 else set()
+        expected.append(not drop)
+    _, stays, figures = commit._without_repeated_lines(partial_shards, splits, CorpusOptions(drop_repeated_lines=least))
+    assert np.concatenate(stays).tolist() == expected
+    assert figures["lines"] == len(repeated)
+    assert figures["copies"] == sum(split != DROPPED and line in repeated for split, _, line in rows)
+
+
+def test_the_commit_takes_some_forty_bytes_a_sentence():
+    partial_shards = [made_up(20_000, seed) for seed in range(2)]
+    splits = [np.zeros(20_000, dtype=np.int8)] * 2
+    splits[0] = np.ones(20_000, dtype=np.int8)
+    many = sum(len(partial.load("sentence_hashes")) for partial in partial_shards)
+    tracemalloc.start()
+    commit._without_repeated_lines(partial_shards, splits, CorpusOptions())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60 * many
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.4])
+def test_what_is_held_out_by_size_is_what_fits_in_the_order_of_the_numbers(share):
+    partial = made_up(200, 1)
+    # numbers above the share: by them alone nothing would be held out
+    texts = np.sort(partial.load("texts")) // 2 + np.uint64(2**63)
+    partial = Arrays(texts=texts, lengths=partial.load("lengths"))
+    (found,) = commit._settled([np.zeros(200, dtype=np.int8)], [partial], share, 0)
+    sizes, held = partial.load("lengths").tolist(), []
+    for number, size in enumerate(sizes):
+        if sum(sizes[each] for each in held) + size <= share * sum(sizes):
+            held.append(number)
+    assert np.flatnonzero(found).tolist() == (held or [int(np.argmin(sizes))])
 
 
 def test_lines_that_are_all_repeated_are_refused_not_emptied(english, tmp_path):

@@ -72,6 +72,20 @@ def test_markdown_becomes_clean_text_with_its_lines(blocks):
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "texts", "fields"),
+    [
+        ("---\nText under a rule.\n\n---\nMore.\n", ["Text under a rule.", "More."], {}),
+        ("---\n- a list\n\n---\nMore.\n", ["a list", "More."], {}),
+        ("---\n \n---\nMore.\n", ["More."], {}),
+        ("---\ntitle: [a\nlang: en\n---\nMore.\n", ["More."], {"title": "[a", "lang": "en"}),
+    ],
+)
+def test_what_stands_under_a_rule_is_front_matter_only_if_it_has_fields(write, content, texts, fields):
+    found, metadata = read_blocks(write("a.md", content))
+    assert ([block.text for block in found], metadata) == (texts, fields)
+
+
 def test_who_learns_from_text_sees_no_code_and_no_marks(write):
     path = write("a.md", "# Title\nA **bold** word.\n\n    code\n\nMore.\n")
     assert list(lines_of(path)) == ["Title", "A bold word.", "", "More.", ""]
@@ -115,10 +129,21 @@ def test_html_is_read_block_by_block_without_menus_and_scripts(blocks):
         ('<?xml version="1.0" encoding="gb2312"?>', "gb18030"),
         ('<meta http-equiv="Content-Type" content="text/html; charset=windows-1251">', "cp1251"),
         ("<meta charset=ascii>", "utf-8"),
+        ("<meta charset=ISO-8859-15>", "iso-8859-15"),
+        ("<meta charset=iso-2022-jp>", "iso-2022-jp"),
+        # of these two, one is a whole number of UTF-16 units
+        ('<?xml version="1.0" encoding="utf-16"?>', "utf-8"),
+        ('<?xml version="1.0" encoding="utf-16" ?>', "utf-8"),
     ],
 )
 def test_a_page_is_decoded_as_it_says_or_as_it_is(blocks, head, codec):
-    word = {"gb18030": "面包", "cp1251": "хлеб", "cp1252": "pâté “x”"}.get(codec, "pâté 面包")
+    word = {
+        "gb18030": "面包",
+        "cp1251": "хлеб",
+        "cp1252": "pâté “x”",
+        "iso-8859-15": "5 €",
+        "iso-2022-jp": "日本語",
+    }.get(codec, "pâté 面包")
     assert blocks("a.html", f"{head}<p>{word}</p>".encode(codec)) == [(word, 0, 0)]
 
 
@@ -160,6 +185,45 @@ def test_word_keeps_headings_and_tables(blocks):
     ]
 
 
+CELL = "<w:tc><w:p><w:r><w:t>{}</w:t></w:r></w:p></w:tc>"
+CONTROL = "<w:sdt><w:sdtPr><w:text/></w:sdtPr><w:sdtContent>{}</w:sdtContent></w:sdt>"
+
+
+def test_word_is_read_with_all_changes_accepted_and_what_stands_in_controls(blocks):
+    def run(text):
+        return f"<w:r><w:t>{text}</w:t></w:r>"
+
+    inside = "<w:p>" + run("Chosen.") + "</w:p><w:tbl><w:tr>" + CELL.format("in a control") + "</w:tr></w:tbl>"
+    made = word(
+        f"<w:p><w:pPr><w:tabs><w:tab/></w:tabs></w:pPr>{run('One')}<w:ins>{run(' two')}</w:ins><w:del><w:r>"
+        f"<w:delText> lost</w:delText><w:t> lost</w:t></w:r></w:del>{CONTROL.format(run(' three'))}<w:hyperlink>"
+        f"{run(' four')}</w:hyperlink><w:r><w:tab/><w:t>five</w:t><w:br/><w:t>six</w:t><w:pict><w:txbxContent><w:p>"
+        f"{run('box')}</w:p></w:txbxContent></w:pict></w:r></w:p>",
+        CONTROL.format(inside),
+        "End.",
+    )
+    assert [text for text, *_ in blocks("a.docx", made)] == [
+        "One two three four\tfive\nsix",
+        "Chosen.",
+        "in a control",
+        "End.",
+    ]
+
+
+def test_word_keeps_equal_cells_and_tables_in_cells_and_says_merged_ones_once(blocks):
+    merged = CELL.format("Both").replace("<w:tc>", '<w:tc><w:tcPr><w:gridSpan w:val="2"/></w:tcPr>')
+    nested = f"<w:tbl><w:tr>{CELL.format('in')}{CELL.format('side')}</w:tr></w:tbl><w:p/>"
+    rows = [merged + CELL.format("c"), CELL.format("out").replace("</w:tc>", f"{nested}</w:tc>") + CELL.format("d")]
+    made = word(
+        [["Q1", "5", "5", "10"]],
+        "<w:tbl>" + "".join(f"<w:tr>{row}</w:tr>" for row in [*rows, CONTROL.format(CELL.format("e"))]) + "</w:tbl>",
+    )
+    assert [text for text, *_ in blocks("a.docx", made)] == [
+        "Q1 | 5 | 5 | 10",
+        *("Both | c", "out | d", "in | side", "e"),
+    ]
+
+
 def test_an_epub_is_read_in_the_order_of_its_spine(blocks):
     first, second = "<html><title>x</title><h1>One</h1><p>First.</p></html>", "<h1>Two</h1><p>Second.</p>"
     assert [text for text, *_ in blocks("a.epub", epub(first, second))] == ["One", "First.", "Two", "Second."]
@@ -172,6 +236,39 @@ def test_an_email_is_read_under_its_subject(write):
     assert metadata == {"from": "Ada <ada@x.org>", "to": "b@x.org", "subject": "Grüße"}
     page, _ = read_blocks(write("b.eml", mail(None, "<title>t</title><h1>Big</h1><p>Text</p>", **head)))
     assert page == [Block("Grüße", 1), Block("Big", 2), Block("Text")]
+
+
+HTML_MAIL = "Content-Type: text/html; charset={}\nContent-Transfer-Encoding: 8bit\n\n{}"
+TWO_PARTS = """Content-Type: multipart/alternative; boundary=x
+
+--x
+Content-Type: text/plain
+
+{}
+--x
+Content-Type: text/html
+
+<p>Body</p>
+--x--
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (HTML_MAIL.format("utf-8", "<meta charset=iso-8859-1><p>café</p>").encode(), ["café"]),
+        ("Content-Type: text/html\n\n<meta charset=iso-8859-15><p>5 €</p>".encode("iso-8859-15"), ["5 €"]),
+        ("\ncafé\n\n面包".encode(), ["café", "面包"]),
+        (b"\ncaf\xe9 \x93x\x94", ["café “x”"]),
+        (b"Content-Type: text/plain; charset=iso-8859-1\n\ncaf\xe9 \x93x\x94", ["café “x”"]),
+        ("Content-Type: text/plain; charset=iso-2022-jp\n\n日本語".encode("iso-2022-jp"), ["日本語"]),
+        ("Content-Type: text/plain; charset=nonsense\n\ncafé".encode(), ["café"]),
+        (TWO_PARTS.format("").encode(), ["Body"]),
+        (TWO_PARTS.format("Plain").encode(), ["Plain"]),
+    ],
+)
+def test_an_email_is_decoded_as_it_says_or_as_it_is(blocks, content, texts):
+    assert [text for text, *_ in blocks("a.eml", b"Subject: S\n" + content)] == ["S", *texts]
 
 
 def test_packed_documents_are_read(blocks):
@@ -191,6 +288,7 @@ BAD = {
     "drm.epub": (epub("<p>x</p>", encryption='<x URI="OEBPS/text/c 0.xhtml"/>'), "protected against copying"),
     "frames.html": (b"<html><frameset><frame src=a.html></frameset></html>", "frames only"),
     "wrong.html": (b"<meta charset=utf-8><p>caf\xe9</p>", "is not utf-8, as it says"),
+    "unsaid.eml": (b"Subject: S\n\ncaf\xc3 \x81", "is not UTF-8; save it as UTF-8"),
     "unsaid.html": (b"<p>\xd0\xcf caf\xe9</p>", "does not say its encoding"),
     "binary.md": (bytes(range(256)) * 9, "looks binary"),
     "empty.html": (b"", "holds no text"),
@@ -227,7 +325,7 @@ def test_bad_documents_are_left_out_each_with_its_reason(write, tmp_path, small_
     assert said.keys() == BAD.keys()
     assert [name for name, (_, fault) in BAD.items() if not said[name].startswith(fault)] == []
     line = left_out([tmp_path / "t"], text_endings(), faults)
-    assert line.startswith("left out 18 file(s): 1 .docx (damaged: cut.docx); ")
+    assert line.startswith("left out 19 file(s): 1 .docx (damaged: cut.docx); ")
     assert "\n" not in line
 
 

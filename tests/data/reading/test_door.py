@@ -8,7 +8,7 @@ import pytest
 
 import bertsmith
 from bertsmith.data.reading.records import read_table
-from bertsmith.data.reading.sources import Span, corpus_endings, left_out
+from bertsmith.data.reading.sources import Span, corpus_endings, find_sources, left_out
 from bertsmith.data.reading.text import read_documents, read_text
 from bertsmith.errors import InputError
 from bertsmith.journeys.source import own_text
@@ -86,7 +86,27 @@ def test_what_a_folder_holds_besides_is_counted_by_kind_with_the_reason(write, t
         "left out 6 file(s): 1 .csv (tables: name them, with the column as --text-field);"
         " 2 .odt, 1 .rtf (documents: save them as .docx, .pdf or .txt); 1 .bin, 1 without an ending (not known as text)"
     )
-    assert left_out([tmp_path / "t" / "a.txt", "s3://x/y"], corpus_endings()) == ""
+    assert left_out([tmp_path / "t" / "a.txt"], corpus_endings()) == ""
+    # a pattern takes the files that it matches, and searches the folders
+    assert left_out([tmp_path / "t" / "*"], corpus_endings()) == (
+        "left out 1 file(s): 1 .odt (documents: save them as .docx, .pdf or .txt)"
+    )
+    named = [tmp_path / "t", tmp_path / "t" / "f.csv"]
+    assert left_out(named, corpus_endings()).startswith("left out 5 file(s): 2 .odt")
+
+
+@pytest.mark.parametrize("pattern", ["", "*"])
+def test_what_a_folder_behind_a_url_holds_besides_is_counted(pattern):
+    import fsspec
+
+    for name in ("s/a.txt", "s/b.csv", "s/t/c.log"):
+        with fsspec.open(f"memory://besides{len(pattern)}/{name}", "w") as file:
+            file.write("x")
+    paths = [f"memory://besides{len(pattern)}/{pattern}"]
+    assert [source.name.rpartition("/")[2] for source in find_sources(paths)] == ["a.txt"]
+    assert left_out(paths, corpus_endings()) == (
+        "left out 2 file(s): 1 .csv (tables: name them, with the column as --text-field); 1 .log (not known as text)"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems know no such names")

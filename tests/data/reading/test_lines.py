@@ -52,6 +52,26 @@ def test_encoding_is_recognised_and_text_comes_out_right(write: Write, content: 
         assert list(read_lines(path)) == content.decode(codec).split("\n") or content == b""
 
 
+WESTERN = [
+    "« L’été à Orléans », dit-elle, « ça coûtait “très” cher : 12 € la moitié (½), n° 3, 50 m², et 35 °C. »",
+    "Die Bäckerei öffnet um ½ 7 Uhr. „Schöne Grüße“, sagte Frau Müller für 0,80 €; es waren 5 °C und 3 µm.",
+    "¿Dónde está el niño? «¡Aquí!», gritó la señora el 1.º de mayo; pagó 3 € por ½ kilo a 30 °C la 2ª vez, Mª José.",
+    "På øen Ærø er “det så dejligt”, siger Søren. »Går du også?« En øl koster 5 €, ½ liter; det er 25 °C.",
+    "La col·lecció d´avui és a l´escola; l’il·lustre pagès compra ½ quilo d’ous.",
+]
+
+
+@pytest.mark.parametrize("text", WESTERN)
+@pytest.mark.parametrize("codec", ["cp1252", "iso-8859-1"])
+def test_western_text_is_recognised_with_all_its_signs(write: Write, text: str, codec: str) -> None:
+    content = text.encode(codec, "ignore")
+    assert list(read_lines(write("a.txt", content))) == [content.decode(codec)]
+
+
+POLISH = "Był sobie król, który miał trzy córki. W Szczebrzeszynie chrząszcz brzmi w trzcinie, a każda gęś była piękna."
+CZECH = "Byl jednou jeden král a ten měl tři dcery. Nejmladší měla nejraději růže, ještě však žádnou neviděla."
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "iso-8859-1", "gb18030", "utf-16-le", "Latin-1"])
 def test_named_encoding_is_used(write: Write, encoding: str) -> None:
     sentence = "中文句子。" if encoding.startswith(("utf", "gb")) else "café."
@@ -91,6 +111,14 @@ def test_character_across_a_chunk_border_is_not_torn(write: Write, monkeypatch: 
         ("好".encode() * 90 + b"\n\xff", "auto", r"line 2 is not valid UTF-8, though"),
         ("这是用国标码写的。".encode("gb18030"), "auto", r"line 1 is not .*name its encoding.*--encoding gb18030"),
         ("Привет, мир".encode("cp1251"), "auto", r"line 1 is not valid UTF-8, and .* look like ISO-8859-1; name its"),
+        (POLISH.encode("cp1250"), "auto", r"line 1 is not .*name its encoding.*cp1250"),
+        (CZECH.encode("iso-8859-2"), "auto", r"line 1 is not .*name its encoding"),
+        (
+            "Its people speak 普通话 in the city of 北京, as the paper 人民日报 wrote.".encode("gbk"),
+            "auto",
+            r"line 1 is not .*name its encoding.*--encoding gb18030",
+        ),
+        ("A line.\n日本語のテキスト。".encode("iso-2022-jp"), "auto", r"name its encoding.*--encoding iso-2022-jp"),
         (b"ok\nbad \xe9!\n", "utf-8", r"line 2 is not valid utf-8; pass --encoding auto, or re-save the file"),
         (
             b"\xff\xfea\x00\n\x00b\x00\x00\xd8c\x00",

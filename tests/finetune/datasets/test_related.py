@@ -208,6 +208,23 @@ def test_a_sentence_and_what_stands_around_it(folder):
     assert {number_of(pair.query) for pair in train}.isdisjoint(number_of(pair.query) for pair in dev)
 
 
+def test_a_book_is_held_out_with_all_its_parts(tmp_path):
+    def book(number):
+        return " ".join(f"Sentence {place} of story {number} is here." for place in range(300))
+
+    books = tmp_path / "books"
+    books.mkdir()
+    for number in range(12):
+        (books / f"{number}.txt").write_text(book(number) + "\n")
+    train, dev = read_unlabelled(books)
+    assert {number_of(pair.query) for pair in train}.isdisjoint(number_of(pair.query) for pair in dev)
+    # of one book alone, parts are held out
+    (tmp_path / "one.txt").write_text(book(0) + "\n")
+    train, dev = read_unlabelled(tmp_path / "one.txt")
+    assert train
+    assert dev
+
+
 def test_a_stretch_and_the_next_one(folder):
     train, dev = read_unlabelled(folder, "adjacent")
     story = sentences_of(number_of(train[0].query))
@@ -264,3 +281,5 @@ def test_text_that_gives_nothing_is_refused(tmp_path, folder):
     (tmp_path / "b.txt").write_text("")
     with pytest.raises(InputError, match="no sentence found"):
         read_unlabelled(tmp_path / "b.txt")
+    with pytest.raises(InputError, match="0 documents give 0 pairs"):
+        read_unlabelled([{"text": "* * *"}])

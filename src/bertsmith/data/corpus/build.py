@@ -3,7 +3,8 @@
 - a chunk's partial shards depend on the chunk alone, and the commit goes through them in order, so the result is the
   same to the byte on one worker, on three, on a cluster, and after any number of kills
 - finished chunks lie in `.parts` in the corpus folder; the same command takes them over and makes the rest
-- memory is that of one shard per worker, whatever the size of the corpus or of a file
+- memory is that of one shard per worker, whatever the size of a file; the commit alone takes more the larger the corpus
+  is: about 40 bytes a sentence, 70 where repeated lines are dropped
 """
 
 from __future__ import annotations

@@ -164,13 +164,15 @@ def _without_repeated_lines(
         for name in ("hashes", "lengths")
     )
     split_of = np.repeat(np.concatenate(splits), np.concatenate(sentences))
-    document_of = np.repeat(np.arange(len(np.concatenate(sentences))), np.concatenate(sentences))
+    document_of = np.repeat(np.arange(sum(map(len, sentences)), dtype=np.int32), np.concatenate(sentences))
     kept = np.flatnonzero(split_of != DROPPED)
-    _, line_of = np.unique(hashes[kept], return_inverse=True)
-    pairs = np.unique(np.stack([line_of, document_of[kept]]), axis=1)
+    # 句子以亿计，每句的字节都要省：只排一次序，相同的句子排在一起，其中同一文档的又在一起
+    kept = kept[np.argsort(hashes[kept], kind="stable")]
+    is_new = _differs(hashes[kept])
+    line_of = np.cumsum(is_new) - 1
     least = options.drop_repeated_lines or REPEATED
-    is_repeated = np.bincount(pairs[0], minlength=1) >= least
-    copies = kept[is_repeated[line_of]]
+    is_repeated = np.bincount(line_of[is_new | _differs(document_of[kept])], minlength=1) >= least
+    copies = np.sort(kept[is_repeated[line_of]])
     stays = np.ones(len(hashes), dtype=np.bool_)
     figures = {
         "documents": least,
@@ -215,12 +217,20 @@ def _settled(
     if not 0.5 * wanted <= sizes[held].sum() <= 2 * wanted or (~held).sum() < 2:
         held[:] = False
         # texts 已按号码排好：结果同样只取决于内容
-        for number in range(len(texts)):
-            held[number] = sizes[held].sum() + sizes[number] <= wanted and held.sum() < len(texts) - 2
+        count, total = 0, 0.0
+        for number, size in enumerate(sizes.tolist()):
+            if total + size <= wanted and count < len(texts) - 2:
+                held[number] = True
+                count, total = count + 1, total + size
         if not held.any():
             held[np.argmin(sizes)] = True
     together[kept] = held[text_of]
     return _cut_like(splits, together)
+
+
+def _differs(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Says of each value, [n], whether it differs from the one before; the first does."""
+    return np.concatenate([np.ones(min(1, len(values)), dtype=np.bool_), values[1:] != values[:-1]])
 
 
 def _cut_like(groups: Sequence[NDArray[Any]], together: NDArray[Any]) -> list[NDArray[Any]]:

@@ -17,8 +17,8 @@ import posixpath
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -94,8 +94,11 @@ def _markdown(text: str, metadata: Metadata) -> Blocks:
     from markdown_it import MarkdownIt
 
     before = 0
-    if matter := _FRONT_MATTER.match(text):
-        metadata |= _front_matter(matter[1])
+    matter = _FRONT_MATTER.match(text)
+    fields = _front_matter(matter[1]) if matter else {}
+    # 没有字段的不是元数据：一条分隔线后面的正文，不能丢
+    if matter and (fields or not matter[1].strip()):
+        metadata |= fields
         before, text = text.count("\n", 0, matter.end()), text[matter.end() :]
     row: list[str] | None = None
     level = 0
@@ -155,7 +158,12 @@ def _flat(fields: dict[Any, Any], above: str, depth: int) -> Iterator[tuple[str,
 
 # --- HTML -----------------------------------------------------------------------------------------------------------
 
-_CHARSET = re.compile(rb"""<(?:meta[^>]+charset|\?xml[^>]+encoding)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+# 能当作 ASCII 读出来的声明不可能是 UTF-16：说是的，不算
+_CHARSET = re.compile(
+    rb"""<(?:meta[^>]+charset|\?xml[^>]+encoding)\s*=\s*["']?(?!utf.?(?:16|32))([\w.:-]+)""", re.IGNORECASE
+)
+# 网页和邮件里的这两个名字，按规范都是更大的那一个
+_ALIASES = {"iso-8859-1": "cp1252", "gb2312": "gb18030"}
 _NOT_READ = (
     "script, style, noscript, template, svg, math annotation, nav, footer, aside, button, select, input, textarea,"
     " iframe, object, canvas, dialog, [hidden], [aria-hidden=true], [role=navigation]"
@@ -171,11 +179,13 @@ _END, _LINE, _CELL = "\x05", "\x04", "\x03"
 _HEADING = re.compile("\x01[1-6]")
 
 
-def _html(content: bytes, *, titled: bool = True) -> Blocks:
+def _html(content: bytes | str, *, titled: bool = True) -> Blocks:
     """Reads a web page: its text, block by block; a page without `<h1>` stands under its title, where it has one."""
     from selectolax.lexbor import LexborHTMLParser
 
-    tree = LexborHTMLParser(_html_text(content))
+    text = content if isinstance(content, str) else _html_text(content)
+    # 解码之后才去控制字符：ISO-2022-JP 靠 ESC 换字符集；在字节上去掉，比在文字上快得多
+    tree = LexborHTMLParser(text.encode("utf-8", "replace").translate(None, _CONTROL_BYTES))
     named = tree.css_first("title")
     title = " ".join(named.text().split()) if named and titled else ""
     if tree.css_first("frameset"):
@@ -222,20 +232,31 @@ def _marked(text: str) -> Blocks:
 
 
 def _html_text(content: bytes) -> str:
-    """Decodes a page: by its byte order mark, else as it says itself, else UTF-8, else Western."""
+    """Decodes a page: by its byte order mark, else as it says itself, else as UTF-8."""
     marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
     marked = [codec for mark, codec in marks.items() if content.startswith(mark)]
-    said = _CHARSET.search(content, 0, 4096)
-    # 网页的 iso-8859-1 按规范都是 cp1252；声明错了的，再试 UTF-8
-    declared = [said[1].decode().lower().replace("iso-8859-1", "cp1252").replace("gb2312", "gb18030")] if said else []
-    for codec in (*marked, *declared, "utf-8"):
-        # 控制字符在字节上去掉快得多；UTF-16 的字节不能这样动
-        plain = content if codec.startswith("utf-16") else content.translate(None, _CONTROL_BYTES)
-        with contextlib.suppress(UnicodeError, LookupError):
-            return plain.decode(codec)
-    if declared:
+    declared = _declared(content)
+    # 声明错了的，再试 UTF-8
+    text = _decoded_by((*marked, *declared, "utf-8"), content)
+    if text is None and declared:
         raise InputError(f"is not {declared[0]}, as it says, nor UTF-8; save it as UTF-8")
-    raise InputError("does not say its encoding, and is not UTF-8; save it as UTF-8")
+    if text is None:
+        raise InputError("does not say its encoding, and is not UTF-8; save it as UTF-8")
+    return text
+
+
+def _declared(content: bytes) -> list[str]:
+    """Returns the encoding that a page says it is in, if it does."""
+    said = _CHARSET.search(content, 0, 4096)
+    return [said[1].decode().lower()] if said else []
+
+
+def _decoded_by(names: Sequence[str], content: bytes) -> str | None:
+    """Decodes by the first of these encodings that fits the whole content."""
+    for name in names:
+        with contextlib.suppress(UnicodeError, LookupError):
+            return content.decode(_ALIASES.get(name, name))
+    return None
 
 
 # --- PDF ------------------------------------------------------------------------------------------------------------
@@ -347,29 +368,63 @@ def _unzipped(content: bytes) -> ZipFile:
     return archive
 
 
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_PARAGRAPH, _TABLE, _WRITTEN = f"{_W}p", f"{_W}tbl", f"{_W}t"
+_PARTS = {_PARAGRAPH, _TABLE, f"{_W}tr", f"{_W}tc"}
+_AROUND_PARTS = {f"{_W}{name}" for name in ("sdt", "sdtContent", "customXml", "ins", "moveTo")}
+_MARKS = {f"{_W}tab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-"}
+_NOT_WRITTEN = {f"{_W}{name}" for name in ("pPr", "rPr", "del", "moveFrom", "rt", "txbxContent")}
+
+
 def _docx(content: bytes) -> Blocks:
-    """Reads paragraphs and tables of a Word file in order; its heading styles are the headings."""
+    """Reads paragraphs and tables of a Word file in order, with all changes accepted; its heading styles count."""
     from docx import Document
-    from docx.table import Table
 
     _unzipped(content)
     document = Document(io.BytesIO(content))
     # 逐段解析样式要慢二十倍：样式表只看一次
     styles = {style.style_id: style.name or "" for style in document.styles}
     titles = 0
-    for part in document.iter_inner_content():
-        if isinstance(part, Table):
-            for row in part.rows:
-                # 合并的单元格在每一列都出现一次
-                cells = dict.fromkeys(" ".join(cell.text.split()) for cell in row.cells)
-                yield Block(" | ".join(filter(None, cells)))
-            continue
-        style = styles.get(part._p.style or "", "")
-        named = re.fullmatch(r"Heading (\d)|(Title)", style)
-        if part.text.strip():
+    for part in _word_parts(document.element.body):
+        if part.tag == _TABLE:
+            yield from _word_rows(part)
+        elif (text := _word_text(part)).strip():
+            style = styles.get(part.style or "", "")
+            named = re.fullmatch(r"Heading (\d)|(Title)", style)
             titles += style == "Title"
             # 文档标题在各级标题之上
-            yield Block(part.text, int(named[1] or 0) + bool(titles) if named else 0)
+            yield Block(text, int(named[1] or 0) + bool(titles) if named else 0)
+
+
+def _word_parts(above: Any) -> Iterator[Any]:
+    """Yields the paragraphs and tables of a body or cell, the rows of a table, or the cells of a row."""
+    for part in above:
+        if part.tag in _PARTS:
+            yield part
+        elif part.tag in _AROUND_PARTS:
+            # python-docx 不看内容控件里面：里面的段落、行和单元格会不声不响地丢掉
+            yield from _word_parts(part)
+
+
+def _word_rows(table: Any) -> Blocks:
+    """Yields every row as a line; a table in one of its cells follows, with rows of its own."""
+    for row in _word_parts(table):
+        # 合并的单元格在 XML 里只有一个：值相同的两格不是合并，都留下
+        inside = [list(_word_parts(cell)) for cell in _word_parts(row)]
+        texts = (" ".join(_word_text(part) for part in cell if part.tag == _PARAGRAPH) for cell in inside)
+        yield Block(" | ".join(filter(None, (" ".join(text.split()) for text in texts))))
+        for part in chain.from_iterable(inside):
+            if part.tag == _TABLE:
+                yield from _word_rows(part)
+
+
+def _word_text(above: Any) -> str:
+    """Returns the text of a paragraph, with insertions and content controls, without deletions and text boxes."""
+    return "".join(
+        part.text or "" if part.tag == _WRITTEN else _MARKS.get(part.tag) or _word_text(part)
+        for part in above
+        if part.tag not in _NOT_WRITTEN
+    )
 
 
 def _epub(content: bytes) -> Blocks:
@@ -400,7 +455,7 @@ def _epub(content: bytes) -> Blocks:
 
 
 def _mail(content: bytes, metadata: Metadata) -> Blocks:
-    """Reads the text of an e-mail under its subject, from its plain part where it has one; attachments are not read."""
+    """Reads the text of an e-mail under its subject: its plain part, or HTML where that is empty; no attachments."""
     import email
     import email.policy
 
@@ -410,12 +465,26 @@ def _mail(content: bytes, metadata: Metadata) -> Blocks:
             metadata[field] = value
     if "subject" in metadata:
         yield Block(str(metadata["subject"]), 1)
-    body = message.get_body(("plain", "html"))
-    if body is None:
-        return
-    written = body.get_content()
-    if body.get_content_subtype() == "html":
-        for block in _html(written.encode("utf-8", "replace"), titled=False):
+    for subtype in ("plain", "html"):
+        part = message.get_body((subtype,))
+        # 纯文本那一份可以是空的：正文就只在 HTML 里
+        if part is not None and (blocks := list(_mail_body(part))):
+            yield from blocks
+            return
+
+
+def _mail_body(part: Any) -> Blocks:
+    """Reads a part of an e-mail, in the encoding that its head, or else its page, says; or else UTF-8 or Western."""
+    content = part.get_payload(decode=True)
+    is_page = part.get_content_subtype() == "html"
+    said = part.get_content_charset()
+    declared = [said] if said else _declared(content) * is_page
+    # 一个字节也不替换：都不是，就说出来
+    written = _decoded_by((*declared, "utf-8", "cp1252"), content)
+    if written is None:
+        raise InputError(f"is not {' or '.join((*declared, 'UTF-8'))}; save it as UTF-8")
+    if is_page:
+        for block in _html(written, titled=False):
             yield block._replace(level=block.level + 1) if block.level else block
         return
     yield from (Block(part) for part in re.split(r"\n[ \t]*\n", written.replace("\r\n", "\n")) if part.strip())

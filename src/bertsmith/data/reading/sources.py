@@ -71,6 +71,8 @@ _BYTE_ORDER_MARKS = (
 _NOT_CONTROL = bytes(byte for byte in range(256) if byte >= 0x20 and byte != 0x7F) + b"\t\n\v\f\r\x1a"
 _NOT_HIGH = bytes(range(0x80))
 _NOT_LETTER = bytes(byte for byte in range(0x80) if not chr(byte).isalpha())
+# B1–BE 在东欧编码里是小写字母，在 GBK 里是半个汉字；在西文里是 ± ² ¾ 之类，几乎不会夹在字母中间（´ · » 会，不算）
+_INSIDE_WORD = re.compile(rb"[\xb1-\xb3\xb5\xb6\xb8-\xba\xbc-\xbe](?<=[A-Za-z\xa1-\xff].)(?=[A-Za-z\xa1-\xff])")
 _C1_BYTES = re.compile(rb"[\x80-\x9f]")
 _UNDEFINED_IN_CP1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 _VALID_MULTIBYTE = re.compile("[^\x00-\x7f\udc80-\udcff]")
@@ -188,36 +190,46 @@ def find_text_files(paths: Sequence[str | Path], endings: Sequence[str] = TEXT_E
 
 
 def _find_remote(url: str) -> list[Source]:
-    """Finds the files that a URL names: a file, a folder, or a pattern."""
+    """Finds the files that a URL names: a file, a folder, or a pattern, whose folders are searched, too."""
     with readable(url):
-        system, path = file_system(url)
-        if any(mark in path for mark in "*?["):
-            paths = [found for found in system.glob(path) if system.isfile(found)]
-        elif system.isdir(path):
-            paths = [found for found in system.find(path) if found.lower().endswith(corpus_endings())]
-        else:
-            paths = [path]
+        system, named, inside = _remote_files(url)
+        paths = [*named, *(found for found in inside if _ends_in(found, corpus_endings()))]
         if not paths:
             raise InputError(f"{url}: holds or matches no text file; check the address")
         return [Source(system.unstrip_protocol(found), int(system.size(found) or 0)) for found in sorted(paths)]
 
 
+def _remote_files(url: str) -> tuple[Any, list[str], set[str]]:
+    """Returns the file system of a URL, the files that it names or matches, and the others in its folders."""
+    with readable(url):
+        system, path = file_system(url)
+        if any(mark in path for mark in "*?["):
+            kinds = {name: found["type"] for name, found in system.glob(path, detail=True).items()}
+        else:
+            kinds = {path: "directory" if system.isdir(path) else "file"}
+        named = [name for name, kind in kinds.items() if kind == "file"]
+        inside = {file for name, kind in kinds.items() if kind == "directory" for file in system.find(name)}
+        return system, named, inside.difference(named)
+
+
 def _expand(path: str, endings: Sequence[str]) -> list[Path]:
-    if os.path.isdir(path):
-        files = _walk(path, endings)
-        if not files:
-            instead = left_out([path], endings) or "name the files, or put text there"
-            raise InputError(f"{path}: the folder holds no {_listed(endings)} file; {instead}")
-        return files
-    if os.path.lexists(path) or not glob.has_magic(path):
-        if not os.path.exists(path):
-            raise InputError(f"{path}: no such file or folder; check the name (the current folder is {Path.cwd()})")
-        return [Path(path)]
-    matches = sorted(glob.glob(path, recursive=True))
+    matches = _matches(path)
     files = [file for match in matches for file in (_walk(match, endings) if os.path.isdir(match) else [Path(match)])]
-    if not files:
-        raise InputError(f"{path}: the pattern matches no text file; check it with: ls {path}")
-    return files
+    if files:
+        return files
+    if matches == [path]:
+        instead = left_out([path], endings) or "name the files, or put text there"
+        raise InputError(f"{path}: the folder holds no {_listed(endings)} file; {instead}")
+    raise InputError(f"{path}: the pattern matches no text file; check it with: ls {path}")
+
+
+def _matches(path: str) -> list[str]:
+    """Returns the files and folders that a pattern matches, or the one of this name, which goes before."""
+    if not os.path.lexists(path) and glob.has_magic(path):
+        return sorted(glob.glob(path, recursive=True))
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file or folder; check the name (the current folder is {Path.cwd()})")
+    return [path]
 
 
 def files_of_folder(folder: str | Path, endings: Sequence[str]) -> list[Path]:
@@ -234,10 +246,13 @@ def _listed(endings: Sequence[str]) -> str:
 
 def left_out(paths: Sequence[str | Path], endings: Sequence[str], faults: Mapping[str, str] | None = None) -> str:
     """Says by kind and reason which files of the folders are not read; `faults`: name → why. Empty where all are."""
-    folders = [str(path) for path in paths if not is_url(str(path)) and os.path.isdir(path)]
-    found = {file.resolve(): file for folder in folders for file in _walk(folder, ("",))}
+    matches = [match for path in paths if not is_url(str(path)) for match in _matches(str(path))]
+    named = {Path(match).resolve() for match in matches if not os.path.isdir(match)}
+    # 模式匹配到的文件夹也算；点了名的文件不论叫什么都会读
+    found = {file.resolve(): file for match in matches if os.path.isdir(match) for file in _walk(match, ("",))}
+    remote = [Path(file) for path in paths if is_url(str(path)) for file in _remote_files(str(path))[2]]
     groups: dict[str, Counter[str]] = defaultdict(Counter)
-    for file in found.values():
+    for file in [*(file for real, file in found.items() if real not in named), *remote]:
         if not _ends_in(file.name, endings):
             kind = _ending(file.name) if document_ending(file.name) else file.suffix.lower() or "without an ending"
             groups[_why_not(kind, endings)][kind] += 1
@@ -449,11 +464,14 @@ def detect_encoding(path: Path | Span) -> str:
     """Finds the encoding of a file by looking at all of it, in bounded memory.
 
     In this order: a byte order mark decides; UTF-16 without one is accepted when nearly every second byte of an ASCII
-    text is NUL; then strict UTF-8; then ISO-8859-1, if no two bytes form a UTF-8 character and the accented letters are
-    a minority, as in Western languages. Bytes 0x80 to 0x9F are control characters in ISO-8859-1 and curly quotes in its
-    Windows superset, so a Western file that has them is read as `cp1252`.
+    text is NUL; then strict UTF-8, without the escape sequences of ISO-2022; then ISO-8859-1, if no two bytes form a
+    UTF-8 character, the accented letters are a minority, as in Western languages, and hardly any sign such as ¹ or ¾
+    stands inside a word, where Polish and Czech encodings have letters and GBK has halves of characters. Bytes 0x80 to
+    0x9F are control characters in ISO-8859-1 and curly quotes in its Windows superset, so a Western file that has them
+    is read as `cp1252`.
     """
     size = controls = 0
+    shifts = False
     nuls = [0, 0]  # at even and at odd offsets
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     is_utf8 = True
@@ -466,6 +484,7 @@ def detect_encoding(path: Path | Span) -> str:
             for offset in (0, 1):
                 nuls[(size + offset) % 2] += chunk[offset::2].count(0)
         controls += len(chunk.translate(None, _NOT_CONTROL))
+        shifts = shifts or b"\x1b$" in chunk
         size += len(chunk)
         if is_utf8:
             is_utf8 = _accepts(decoder, chunk)
@@ -479,6 +498,12 @@ def detect_encoding(path: Path | Span) -> str:
             if size % 2 == 0 and nuls[parity] > 0.4 * half and nuls[1 - parity] < 0.01 * half:
                 return name
         raise nul_error(path, _line_of_first_nul(path))
+    # ISO-2022 全是 ASCII 字节，解码成 UTF-8 不会出错，只会是乱码
+    if shifts:
+        raise InputError(
+            f"{path}: changes its character set by escape sequences, as ISO-2022 does; name its encoding, for example "
+            "--encoding iso-2022-jp, or re-save the file as UTF-8"
+        )
     if controls > 0.05 * size:
         raise InputError(f"{path}: looks binary (control characters everywhere), not text; leave it out")
     return "utf-8" if is_utf8 else _detect_western(path)
@@ -490,7 +515,7 @@ def _detect_western(path: Path | Span) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     line = 1
     bad_line = 0  # the line of the first byte that is not UTF-8
-    high = letters = 0
+    high = letters = inside_words = 0
     valid = invalid = 0  # characters that are UTF-8, and bytes that are not
     has_c1 = has_undefined = False
     for chunk in itertools.chain(read_chunks(path), [b""]):
@@ -501,21 +526,22 @@ def _detect_western(path: Path | Span) -> str:
             bad = _INVALID_BYTE.search(text)
             bad_line = line - 1 + len((text[: bad.start()] + "x").splitlines()) if bad else 0
             line += text.count("\n") or text.count("\r")
+        inside_words += len(_INSIDE_WORD.findall(chunk))
         high += len(chunk.translate(None, _NOT_HIGH))
         letters += len(chunk.translate(None, _NOT_LETTER))
         has_c1 = has_c1 or _C1_BYTES.search(chunk) is not None
         has_undefined = has_undefined or _UNDEFINED_IN_CP1252.search(chunk) is not None
     # 西文里带重音的字母是少数；高位字节过半的多是中文、俄文等，按 ISO-8859-1 读只会得到乱码
-    is_dense = 3 * high > letters
-    if valid and not (is_dense and invalid > valid):  # GBK pairs are valid UTF-8 now and then, by chance
+    is_other = 3 * high > letters or inside_words > max(1, 0.01 * high)
+    if valid and not (is_other and invalid > valid):  # GBK pairs are valid UTF-8 now and then, by chance
         raise InputError(
             f"{path}: line {bad_line} is not valid UTF-8, though the file holds other characters that are; pass "
             "--encoding iso-8859-1 (or whatever it was written in), or re-save the file as UTF-8"
         )
-    if is_dense or has_undefined:
+    if is_other or has_undefined:
         raise InputError(
             f"{path}: line {bad_line} is not valid UTF-8, and the file does not look like ISO-8859-1; "
-            "name its encoding, for example --encoding gb18030, big5 or cp1251, or re-save the file as UTF-8"
+            "name its encoding, for example --encoding gb18030, big5, cp1250 or cp1251, or re-save the file as UTF-8"
         )
     return "cp1252" if has_c1 else "iso-8859-1"
 

@@ -124,7 +124,8 @@ def documents_of(
         while len(sentences) > max_sentences or (ends_here and sentences):
             if number is None and len(sentences) > max_sentences:
                 # 同一本书的各段共用一个号码：留出集按整本书划分，随机的 B 也不取自同一本
-                number = text_number("\n".join(sentences[:max_sentences]).encode())
+                # JSON 里可以有半个代理对：号码只要稳定，不必是合法的 UTF-8
+                number = text_number("\n".join(sentences[:max_sentences]).encode("utf-8", "surrogatepass"))
             yield Document(source, tuple(sentences[:max_sentences]), number)
             del sentences[:max_sentences]
         if ends_here:

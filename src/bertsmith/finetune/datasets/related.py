@@ -314,13 +314,20 @@ def read_unlabelled(
         place, documents = str(source), list(read_documents(readable_files([source], encoding), encoding=encoding))
     else:
         place, documents = "unlabelled", _documents_in(source)
-    # 按整篇留出而不是按句对：同一篇里的句子互相泄露答案
-    held_out = generator(seed, "unlabelled/held out").random(len(documents)) < HELD_OUT_SHARE
+    # 按整篇留出而不是按句对：同一篇里的句子互相泄露答案；一本书切成的各段也算一篇
+    keys: list[object] = [
+        number if each.text is None else (each.source, each.text) for number, each in enumerate(documents)
+    ]
+    # 只有一本书，就只能按段留出
+    keys = keys if len(set(keys)) > 1 else list(range(len(documents)))
+    texts = list(dict.fromkeys(keys))
+    drawn = generator(seed, "unlabelled/held out").random(len(texts)) < HELD_OUT_SHARE
     # 文本很少时，按比例可能一篇也没抽中
-    if not held_out.any():
-        held_out[-1] = len(documents) > 1
+    if not drawn.any():
+        drawn[-1:] = len(texts) > 1
+    out_of = dict(zip(texts, drawn.tolist(), strict=True))
     learned, chosen_by = (
-        _pairs([each for each, out in zip(documents, held_out, strict=True) if out == wanted], make, seed)
+        _pairs([each for each, key in zip(documents, keys, strict=True) if out_of[key] == wanted], make, seed)
         for wanted, make in ((False, _MAKERS[positives]), (True, _cloze))
     )
     if len(learned) < 2 or len(chosen_by) < 2:
