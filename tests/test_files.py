@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -278,10 +280,34 @@ def test_commands_that_cannot_write_end_with_one_line(closed, run_without_rights
 
 def test_only_its_own_leftovers_are_removed(tmp_path):
     """`pred` begins like `.pred.tsv.7.tmp`, which another process may be writing."""
-    for name in (".pred.12.tmp", ".pred.tsv.7.tmp", ".pred.tsv.tmp"):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = [f".pred.{number}.tmp" for number in (ended.pid, os.getpid(), 1 << 70)]
+    for name in (*left, ".pred.tsv.7.tmp", ".pred.tsv.tmp"):
         (tmp_path / name).write_text("half", encoding="utf-8")
     write_text(tmp_path / "pred", "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".pred.tsv.7.tmp", ".pred.tsv.tmp", "pred"]
+
+
+WRITES = """
+import pathlib, sys
+from bertsmith.files import atomic_path
+with atomic_path(pathlib.Path(sys.argv[1])) as temporary:
+    temporary.write_text("late")
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_processes_may_write_the_same_file(tmp_path):
+    command = [sys.executable, "-c", WRITES, tmp_path / "pred"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "writing\n"
+        write_text(tmp_path / "pred", "early")
+        assert (tmp_path / "pred").read_text() == "early"
+        other.communicate(timeout=60)
+    assert (other.returncode, (tmp_path / "pred").read_text()) == (0, "late")
+    assert os.listdir(tmp_path) == ["pred"]
 
 
 def test_a_link_stays_and_its_file_is_written(tmp_path):

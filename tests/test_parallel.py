@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,61 @@ def test_control_c_ends_the_workers_at_once_and_without_a_word() -> None:
     os.killpg(process.pid, signal.SIGINT)
     said, complaints = process.communicate(timeout=30)
     assert (said, complaints, process.returncode) == ("interrupted\n", "", 0)
+
+
+SLOW_IMPORT = """
+import multiprocessing, time
+
+if multiprocessing.current_process().name != "MainProcess":
+    print("importing", flush=True)
+    time.sleep(1)
+
+def work(seconds):
+    time.sleep(seconds)
+"""
+INTERRUPTED_IMPORT = """
+import signal
+from bertsmith.parallel import parallel_map
+from slow_import import work
+
+print("once", flush=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    for done in parallel_map(work, [60, 60], workers=2, computes=True):
+        pass
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_control_c_while_new_processes_import_is_without_a_word(tmp_path: Path) -> None:
+    """They do not run the script that begins them, and are still importing when the terminal sends SIGINT to all."""
+    (tmp_path / "slow_import.py").write_text(SLOW_IMPORT)
+    (tmp_path / "script.py").write_text(INTERRUPTED_IMPORT)
+    command = [sys.executable, tmp_path / "script.py"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == ["once\n", "importing\n", "importing\n"]
+    os.killpg(process.pid, signal.SIGINT)
+    said, complaints = process.communicate(timeout=60)
+    assert (said, complaints, process.returncode) == ("interrupted\n", "", 0)
+
+
+WARNS = """
+import warnings
+from bertsmith.errors import show_warning
+from bertsmith.parallel import parallel_map
+
+warnings.showwarning = show_warning
+list(parallel_map(warnings.warn, ["too late"], workers=2, computes=True))
+"""
+
+
+def test_a_warning_of_a_new_process_is_a_line_of_the_command() -> None:
+    done = subprocess.run([sys.executable, "-c", WARNS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "bertsmith: warning: too late\n", 0)
 
 
 INTERRUPTED_INSIDE = """

@@ -4,6 +4,15 @@ Every message names the thing, the place and the way out, on one line, because t
 line and nothing else. Code below the boundary where data enters trusts its input and raises none of these.
 """
 
+from __future__ import annotations
+
+import sys
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Prints a warning as one line of the command, in the place of `warnings.showwarning`."""
+    print(f"bertsmith: warning: {message}", file=sys.stderr)
+
 
 class BertsmithError(Exception):
     """Base of every error that is the input's or the machine's fault, not a bug; the command line exits with 2."""

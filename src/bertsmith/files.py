@@ -53,10 +53,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
             raise RunFolderError(f"{path}: is a device or a pipe; give the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         # 被杀掉的进程留下的半成品：同名的临时文件不再有用
-        own = re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp")
+        own = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.tmp")
         for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            # 名字以它开头的别的文件（pred 与 pred.tsv）可能正在写：不能动
-            if own.fullmatch(stale.name):
+            # 名字以它开头的别的文件（pred 与 pred.tsv）、别的进程的同名文件可能正在写：不能动
+            if (match := own.fullmatch(stale.name)) and not _is_another(int(match[1])):
                 _remove(stale)
         yield temporary
         _open_to_readers(temporary)
@@ -70,6 +70,17 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except BaseException:
         _remove(temporary)
         raise
+
+
+def _is_another(process: int) -> bool:
+    """Whether another process of that number is alive, of whichever user."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return process != os.getpid()
 
 
 def _open_to_readers(path: Path) -> None:

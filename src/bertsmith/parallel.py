@@ -2,6 +2,8 @@
 
 - on Linux the workers are forks: they start at once and inherit the vocabulary and the warm cache instead of having
   them sent; they run nothing but this package's Python and numpy's element-wise functions, no thread pools
+- those that compute with a model are new processes: a fork of a process that has used OpenMP's threads, or OpenVINO's,
+  waits for ever for threads that it does not have
 - only a few items are on their way at any time, so an endless stream of texts is no problem
 - a worker ends with its parent, also when that is killed: otherwise it would wait for work for ever
 - Ctrl-C, which the terminal sends to all, is the parent's to answer: it ends the workers, and they say nothing. It
@@ -17,17 +19,21 @@ import os
 import signal
 import sys
 import threading
+import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
-from bertsmith.errors import BertsmithError, ConfigError, InputError
+from bertsmith.errors import BertsmithError, ConfigError, InputError, show_warning
 
 Engine = Literal["local", "ray"]
 Item = TypeVar("Item")
@@ -37,16 +43,22 @@ _work: Callable[[Any], Any]
 
 
 def parallel_map(
-    work: Callable[[Item], Result], items: Iterable[Item], *, workers: int | None = None, engine: Engine = "local"
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    workers: int | None = None,
+    engine: Engine = "local",
+    computes: bool = False,
 ) -> Iterator[Result]:
     """Applies a function to every item; the results come in the order of the items.
 
     Args:
-        work: the function; where processes cannot be forked, and for Ray, it must be picklable.
+        work: the function; where processes are not forked, and for Ray, it must be picklable.
         items: what to work on. Processes read it only a little ahead of the results, Ray reads all of it at once.
         workers: processes, 1 works right here; None for all cores of the machine or cluster.
         engine: `local` for processes on this machine; `ray` for the cluster at `RAY_ADDRESS`, or a new local one. With
             Ray, all machines must see input and output under the same names.
+        computes: whether the function computes with threads, such as those of torch; processes are not forked then.
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers={workers} is too small; give at least 1")
@@ -55,14 +67,40 @@ def parallel_map(
     if engine != "local":
         raise ConfigError(f"--engine {engine!r} is unknown; use local or ray")
     workers = workers or available_cores()
-    return map(work, items) if workers == 1 else _map_processes(work, items, workers)
+    return map(work, items) if workers == 1 else _map_processes(work, items, workers, computes)
 
 
-def _map_processes(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+class _NewProcess(SpawnProcess):
+    """A process that begins anew, without the caller's script."""
+
+    def start(self) -> None:
+        main = sys.modules["__main__"]
+        # 它启动时会放开下面挡住的信号：让它先启动
+        resource_tracker.ensure_running()
+        # 挡住的信号随进程继承：还在导入时就按下的 Ctrl-C，不会让它打印一份回溯
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        # 子进程找不到调用者的脚本，就不会重跑它：脚本不必加 __main__ 守卫
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _NewProcesses(SpawnContext):
+    Process = _NewProcess
+
+
+def _map_processes(
+    work: Callable[[Item], Result], items: Iterable[Item], workers: int, computes: bool
+) -> Iterator[Result]:
+    forks = sys.platform == "linux" and not computes
+    context: BaseContext = multiprocessing.get_context("fork") if forks else _NewProcesses()
     waiting: deque[Future[Result]] = deque()
     stop_read, stop_write = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, context, initializer=_remember, initargs=(work, stop_read))
+    told = (work, stop_read, warnings.showwarning is show_warning)
+    pool = ProcessPoolExecutor(workers, context, initializer=_remember, initargs=told)
     try:
         for item in items:
             with _HeldInterrupt():
@@ -126,9 +164,11 @@ def _result_of(future: Future[Result]) -> Result:
                 return future.result()
 
 
-def _remember(work: Callable[[Any], Any], stop: Connection) -> None:
+def _remember(work: Callable[[Any], Any], stop: Connection, is_command: bool) -> None:
     global _work
     _work = work
+    if is_command:
+        warnings.showwarning = show_warning
     # 终端把 Ctrl-C 发给整个进程组：不忽略的话，每个空闲的工作进程都会打印一份回溯
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

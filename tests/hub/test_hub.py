@@ -1,8 +1,10 @@
 """A name of the Hub works wherever a model folder does, and everything that can go wrong is one line."""
 
 import errno
+import io
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -14,7 +16,9 @@ import numpy as np
 import pytest
 import tomllib
 from hub_server import TOKEN
+from rich.console import Console
 
+from bertsmith import hub as door
 from bertsmith import load_pipeline
 from bertsmith.errors import CheckpointError
 from bertsmith.hub import hub_name, model_folder
@@ -164,6 +168,32 @@ def test_embedding_that_was_broken_off_goes_on_with_its_commit(named, moved, run
     moved()
     run("embed", "texts.txt", "--model", "org/tiny", "--out", "v.npy")
     assert np.array_equal(np.load("v.npy"), expected)
+
+
+def test_the_workers_of_a_study_read_the_commit_that_it_began_with(named, moved, tmp_path, monkeypatch):
+    from bertsmith_school.study import StudyOptions, run, score_models
+    from bertsmith_school.study.tasks import StudyTask
+
+    # 模型的词表拼不出中文：不会真的去微调
+    Path("train.tsv").write_text("男人吃面包\t食\n女人读书\t书\n", encoding="utf-8")
+    task = StudyTask("food", "classify", dict.fromkeys(("train", "dev", "test"), "train.tsv"))
+    read = []
+
+    def elsewhere(work, plans, **_):
+        work = pickle.loads(pickle.dumps(work))
+        moved()
+        for known in (door._commits, door._folders):
+            known.clear()
+        for plan in plans:
+            assert [row.error for row in work(plan)] == [""]
+            read.append(model_folder("org/tiny").name)
+        raise CheckpointError("enough")
+
+    monkeypatch.setattr(run, "parallel_map", elsewhere)
+    options = StudyOptions(seeds=1, jobs=2)
+    with pytest.raises(CheckpointError, match="enough"):
+        score_models(["org/tiny"], [task], tmp_path / "out", options, Console(file=io.StringIO()))
+    assert read == [named.commit]
 
 
 @pytest.mark.slow

@@ -69,14 +69,44 @@ def test_settings_reach_the_vectors(text, tiny_model, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
 
 
+COMPUTED = """
+import sys
+import torch
+from bertsmith import parallel
+from bertsmith.inference import embed_files as module
+module.PART = 8
+torch.set_num_threads(2)
+torch.ones(999, 999) @ torch.ones(999, 999)
+parallel.available_cores = module.available_cores = lambda: 4
+module.embed_files(sys.argv[3:], sys.argv[1], sys.argv[2], workers=2)
+"""
+
+
+@pytest.mark.slow
 def test_several_files_by_several_processes_give_the_same_bytes(text, tiny_model, tmp_path, small_parts):
+    """By a script without a guard, which has computed with threads: a fork of it would wait for these for ever."""
     with gzip.open(tmp_path / "more.txt.gz", "wt", encoding="utf-8") as handle:
         handle.write("the woman eats\r\nthe book\r\n")
+    (tmp_path / "script.py").write_text(COMPUTED, encoding="utf-8")
     files = [text, tmp_path / "more.txt.gz"]
     embed_files(files, tiny_model, tmp_path / "one.npy")
-    embed_files(files, tiny_model, tmp_path / "two.npy", workers=2)
+    command = [sys.executable, tmp_path / "script.py", tiny_model, tmp_path / "two.npy", *files]
+    subprocess.run(command, check=True, timeout=300)
     assert np.load(tmp_path / "one.npy").shape == (52, 64)
     assert (tmp_path / "one.npy").read_bytes() == (tmp_path / "two.npy").read_bytes()
+
+
+def test_one_file_has_all_the_cores(text, tiny_model, tmp_path, monkeypatch):
+    asked = []
+
+    def here(work, items, **how):
+        asked.append((work.threads, how["workers"]))
+        return map(work, items)
+
+    monkeypatch.setattr(module, "available_cores", lambda: 4)
+    monkeypatch.setattr(module, "parallel_map", here)
+    embed_files([text], tiny_model, tmp_path / "x.npy", workers=None)
+    assert asked == [(0, 1)]
 
 
 def test_what_is_there_is_not_computed_again(text, tiny_model, tmp_path, small_parts, monkeypatch):
@@ -155,7 +185,7 @@ def test_resume_after_a_kill_while_parts_are_put_together_gives_the_same_bytes(t
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not out.exists()
     assert list(out.parent.glob(".x.npy.*.tmp")), "a half of the output is there"
-    embed_files(files, tiny_model, out, workers=2)
+    embed_files(files, tiny_model, out)
     embed_files(files, tiny_model, tmp_path / "whole.npy")
     assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert [path.name for path in out.parent.iterdir()] == ["x.npy"]

@@ -252,6 +252,15 @@ def test_a_retrained_model_is_refused(notes, notes_index, tiny_model, settings):
     assert load_index(notes_index).search("bread", mode="lexical")
 
 
+def test_a_model_that_now_cuts_its_vectors_short_is_another(notes, notes_index, tiny_model, settings):
+    usage = tiny_model / "config_sentence_transformers.json"
+    usage.write_text(json.dumps({"truncate_dim": 16}), encoding="utf-8")
+    with pytest.raises(RunFolderError, match="another fingerprint"):
+        build_index(notes, tiny_model, notes_index, settings)
+    with pytest.raises(CheckpointError, match="made by another model"):
+        load_index(notes_index).search("bread")
+
+
 @pytest.mark.parametrize("name", ["vectors.npy", "passages.arrow", "lexical/data.csc.index.npy"])
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
 def test_damage_is_one_line(notes_index, name, harm):

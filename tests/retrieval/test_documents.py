@@ -6,6 +6,7 @@ import json
 import pytest
 
 from bertsmith.cli import main
+from bertsmith.data.reading import documents
 from bertsmith.retrieval import build_index, load_index
 from bertsmith.retrieval.passages import read_document
 from bertsmith.retrieval.stored import StoredIndex
@@ -83,6 +84,42 @@ def test_an_update_reads_changed_documents_alone(mixed, tiny_model, tmp_path, se
     known = StoredIndex.open(tmp_path / "index").current.documents
     assert ("scan.pdf" in {one.name for one in known}, found.documents) == (True, len(known) - 1)
     assert build_index(mixed, tiny_model, tmp_path / "index", settings).documents == found.documents
+
+
+def test_a_document_that_cannot_be_read_today_is_read_by_a_later_update(mixed, tiny_model, tmp_path, settings):
+    def missing(path, ending, encoding):
+        asked.append(path)
+        return real(path, ending, encoding) if ending != ".html" else json.dumps({"fault": fault}).encode()
+
+    def updated():
+        documents._kept.cache_clear()
+        asked.clear()
+        return build_index(mixed, tiny_model, tmp_path / "index", settings)
+
+    real, asked, fault = documents._ask, [], "pip install 'bertsmith[documents]' reads it (selectolax is missing)"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_ask", missing)
+        with pytest.warns(UserWarning, match=r"1 \.html \(pip install .*: page\.html\)"):
+            first = updated()
+        generation = StoredIndex.open(tmp_path / "index").path
+        with pytest.warns(UserWarning, match=r"1 \.html \(pip install .*: page\.html\)"):
+            again = updated()
+    assert (again.added, again.changed, again.embedded, again.documents) == (0, 0, 0, first.documents)
+    assert (asked, StoredIndex.open(tmp_path / "index").path) == ([str(mixed / "page.html")], generation)
+    with pytest.warns(UserWarning, match=r"left out 1 file\(s\): 1 \.xlsx"):
+        found = updated()
+    assert (found.added, found.changed, found.embedded, found.documents) == (1, 0, 1, first.documents + 1)
+    assert load_index(tmp_path / "index").search("page", mode="lexical")[0].file == "page.html"
+
+
+def test_a_new_document_that_cannot_be_read_does_not_end_an_update(mixed, tiny_model, tmp_path, settings):
+    for path in mixed.iterdir():
+        if path.suffix != ".txt":
+            path.unlink()
+    build_index(mixed, tiny_model, tmp_path / "index", settings)
+    (mixed / "new.pdf").write_bytes(pdf(""))
+    with pytest.warns(UserWarning, match=r"left out 1 file\(s\): 1 \.pdf \(no text"):
+        assert build_index(mixed, tiny_model, tmp_path / "index", settings).documents == 1
 
 
 def test_an_index_of_text_alone_is_what_it_was(tmp_path, tiny_model, settings):

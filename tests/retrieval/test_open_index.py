@@ -52,6 +52,17 @@ def test_an_update_that_cannot_be_opened_leaves_the_old_one(notes_index, update)
     assert index.search("bread")
 
 
+def test_an_index_made_anew_by_another_model_is_not_taken_up(notes, notes_index, tiny_model, settings, caplog):
+    index = load_index(notes_index, precision="float32")
+    found = index.search("bread", mode="dense")
+    shutil.rmtree(notes_index)
+    (tiny_model / "config_sentence_transformers.json").write_text('{"truncate_dim": 16}')
+    build_index(notes, tiny_model, notes_index, settings)
+    assert index.newest() is index
+    assert "was made anew by another model; open it again" in caplog.text
+    assert index.search("bread", mode="dense") == found
+
+
 def test_a_generation_that_is_replaced_while_it_is_opened(notes_index, update, monkeypatch):
     """The file that says which generation counts is read, and then that generation is gone."""
     from bertsmith.retrieval import stored

@@ -83,6 +83,7 @@ def test_filters_and_a_second_look(server, models):
         ({"query": "a", "mode": "both"}, 422, "invalid_request"),
         ({"query": "a", "mode": "dense", "weight": 0.5}, 422, "unusable_input"),
         ({"query": "a", "where": {"colour": "red"}}, 422, "unusable_input"),
+        ({"query": "a", "where": {"file": "*?" * 128 + "!"}}, 422, "invalid_request"),
         ({"query": "a", "index": "other"}, 404, "index_not_found"),
         ({"query": "a", "rerank": "base"}, 422, "wrong_model"),
         ({"query": "a", "rerank": "gone"}, 404, "model_not_found"),

@@ -65,6 +65,19 @@ def _plain(one):
     return tuple(one) if isinstance(one, (list, tuple)) else one
 
 
+def test_a_question_beside_many_documents_is_cut_once(ours, monkeypatch):
+    expected = [ours("A book", pair) for pair in PAIRS]
+    cut, read = ours._tokens, []
+    monkeypatch.setattr(ours, "_tokens", lambda text, **how: read.append(text) or cut(text, **how))
+    found = ours(["A book"] * len(PAIRS), PAIRS)
+    assert read == ["A book", *PAIRS]
+    for name, rows in found.items():
+        assert rows == [one[name] for one in expected]
+    read.clear()
+    ours(["A book", "A book", "x", "A book"])
+    assert read == ["A book", "x", "A book"]
+
+
 def test_one_text_as_tensors_is_a_batch_of_one(ours, theirs):
     found, expected = (one("the man", return_tensors="pt") for one in (ours, theirs))
     assert found.input_ids.tolist() == expected.input_ids.tolist()

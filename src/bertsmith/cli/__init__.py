@@ -17,7 +17,7 @@ import typer
 from bertsmith import __version__
 from bertsmith.cli import finetune, folders, predict, search, text, training
 from bertsmith.cli.options import Command, DeviceCommand
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, show_warning
 
 app = typer.Typer(
     name="bertsmith",
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     end = words.index("--") if "--" in words else len(words)
     debug = "--debug" in words[:end]
     words = [word for word in words[:end] if word != "--debug"] + words[end:]
-    warnings.showwarning = lambda message, *_, **__: print(f"bertsmith: warning: {message}", file=sys.stderr)
+    warnings.showwarning = show_warning
     sys.exit(_run(words, debug=debug))
 
 

@@ -112,7 +112,10 @@ def embed_files(
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such model folder")
     make_folder(parts)
-    count = available_cores() if workers is None and engine == "local" else workers
+    count = workers
+    if engine == "local":
+        # 一个文件归一个进程：多出来的进程分走了核，却没有活
+        count = min(available_cores() if workers is None else workers, len(files))
     threads = 0 if engine == "ray" or count == 1 else max(1, available_cores() // (count or 1))
     probe = _Probe(str(folder), _state(folder), settings, threads)
     with locked(parts):
@@ -124,7 +127,7 @@ def embed_files(
                 shutil.rmtree(parts)
             raise
         lines = sum(file.lines for file in todo)
-        work = _FileWork(probe.folder, probe.state, parts, settings, precision, threads)
+        work = _FileWork(probe.folder, probe.state, parts, settings, precision, threads, PART)
         _make_parts(work, todo, engine, count, lambda done: on_progress(done, lines) if on_progress else None)
         finished = _parts_of_all(work, todo)
         blank = _put_together(out, finished, lines, width)
@@ -134,7 +137,7 @@ def embed_files(
 
 @dataclass(frozen=True)
 class _FileWork:
-    """Makes the parts of a file; travels to the workers."""
+    """Makes the parts of a file, of `part` lines each; travels to the workers."""
 
     folder: str
     state: str
@@ -142,6 +145,7 @@ class _FileWork:
     settings: EmbedSettings
     precision: str
     threads: int
+    part: int
 
     def __call__(self, file: _File) -> int:
         return sum(self.steps(file))
@@ -162,8 +166,8 @@ class _FileWork:
     def parts_of(self, file: _File) -> list[_Part]:
         """Returns the parts of a file in order; the cut depends on its number of lines alone."""
         return [
-            _Part(self.parts / f"{file.number:05d}-{start // PART:07d}.npy", min(PART, file.lines - start))
-            for start in range(0, file.lines, PART)
+            _Part(self.parts / f"{file.number:05d}-{start // self.part:07d}.npy", min(self.part, file.lines - start))
+            for start in range(0, file.lines, self.part)
         ]
 
     def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -257,7 +261,7 @@ def _planned(
             _require_unchanged(file)
         if settings.engine == "auto":
             # 这一次的进程数可能不同：先量一次，各进程才选得一样
-            next(parallel_map(probe, [0], engine=engine, workers=workers))
+            next(parallel_map(probe, [0], engine=engine, workers=workers, computes=True))
         return todo, saved["precision"], saved["width"]
     # 没有请求却有部分：来历不明，不能当成这一次的结果
     for stale in parts.glob("*.npy"):
@@ -265,8 +269,8 @@ def _planned(
     todo = [_counted(number, Path(file), settings.encoding) for number, file in enumerate(files)]
     if not any(file.lines for file in todo):
         raise InputError(f"{', '.join(map(str, files))}: no line to embed")
-    # 多进程时在子进程里量：父进程一旦用过 OpenMP 线程，之后派生的子进程就会卡死
-    precision, width = next(parallel_map(probe, [0], engine=engine, workers=workers))
+    # 多进程时在子进程里量：模型不必在父进程里也占一份内存
+    precision, width = next(parallel_map(probe, [0], engine=engine, workers=workers, computes=True))
     written = {
         "request": request,
         **noted,
@@ -307,7 +311,7 @@ def _make_parts(
     # 单进程时逐部分报告进度；多进程时一个文件做完才有消息
     alone = engine == "local" and workers == 1
     by_part = (count for file in todo for count in work.steps(file))
-    for count in by_part if alone else parallel_map(work, todo, engine=engine, workers=workers):
+    for count in by_part if alone else parallel_map(work, todo, engine=engine, workers=workers, computes=True):
         done += count
         report(done)
 

@@ -39,6 +39,8 @@ STEM = 4
 """First characters of a word that are compared where the passage does not have it as it is."""
 END_OF_SENTENCE = frozenset(".!?。！？")
 FAR = 1e9
+MOST_KEPT = 10_000
+"""Characters of a passage whose words are kept for the next question; these are a hundred times as large."""
 
 Floats = NDArray[np.float64]
 
@@ -153,9 +155,16 @@ class _Passage:
         return np.where(inside & (self.sentence[places] == self.sentence), hashes[places], np.uint32(0x51ED270B))
 
 
-@lru_cache(maxsize=64)
 def passage_words(context: str) -> _Passage:
     """Cuts a passage into words; raises InputError where it holds none."""
+    # 几本书的词就能占满内存：只留短的
+    if len(context) > MOST_KEPT:
+        return _short_passage_words.__wrapped__(context)
+    return _short_passage_words(context)
+
+
+@lru_cache(maxsize=64)
+def _short_passage_words(context: str) -> _Passage:
     places = words_in(context)
     words = [context[start:end] for start, end in places]
     if not words:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.reading.documents import without_unreadable
+from bertsmith.data.reading.documents import PASSING, without_unreadable
 from bertsmith.data.reading.sources import left_out, text_endings
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import (
@@ -160,6 +160,15 @@ def build_index(
         claim_folder(out, CLAIM, {**about, **decisive, **noted})
         old = StoredIndex.open(out) if (out / CURRENT).is_file() else None
         before = {document.name: document.digest for document in old.current.documents} if old else {}
+        known = before if old and old.current.reading == READING else {}
+        new = {Path(folder) / name: name for name, digest in digests.items() if known.get(name) != digest}
+        _, faults = without_unreadable(list(new), settings.encoding, others=len(new) < len(digests))
+        if new and (note := left_out([folder], text_endings(), faults)):
+            warnings.warn(note, stacklevel=2)
+        for path, fault in faults.items():
+            # 缺库、超时、内存不够：不记下这个文件，下一次再试，而不是当作没有变
+            if fault.startswith(PASSING):
+                del digests[new[Path(path)]]
         report = Indexed(
             added=len(digests.keys() - before.keys()),
             changed=sum(before.get(name, digest) != digest for name, digest in digests.items()),
@@ -174,7 +183,7 @@ def build_index(
                 write_json(out / CURRENT, replace(old.current, weight=weight), checked=True)
             _tidy(out, old.current.folder)
             return report
-        update = _Update(Path(folder), out, settings, embed, cutter, old)
+        update = _Update(Path(folder), out, settings, embed, cutter, old, frozenset(faults))
         current, embedded = update.run(digests, on_progress)
         # 申请文件里的提示词决定查询的向量：它和这一代的文件一样要对得上
         checksums = {**current.checksums, f"../{CLAIM}": checksum_of(out / CLAIM)}
@@ -212,6 +221,7 @@ class _Update:
     embed: Embed
     cutter: PassageCutter
     old: StoredIndex | None
+    unreadable: frozenset[str]
 
     def run(self, digests: dict[str, str], on_progress: Progress | None) -> tuple[Current, int]:
         """Writes the next generation; returns what it holds and how many passages were embedded."""
@@ -247,10 +257,6 @@ class _Update:
         old = self.old if self.old and self.old.current.reading == READING else None
         before = enumerate(old.current.documents if old else ())
         kept = {one.name: number for number, one in before if digests.get(one.name) == one.digest}
-        paths = {self.folder / name: name for name in digests if name not in kept}
-        _, faults = without_unreadable(list(paths), self.settings.encoding)
-        if note := left_out([self.folder], text_endings(), faults):
-            warnings.warn(note, stacklevel=2)
         documents = []
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for number, (name, digest) in enumerate(digests.items()):
@@ -267,7 +273,7 @@ class _Update:
                     if not (self.folder / name).exists():
                         raise
                     # 一个二进制文件不该叫停全部：记作没有段落的文档，下次不变就不再提它
-                    if str(self.folder / name) not in faults:
+                    if str(self.folder / name) not in self.unreadable:
                         warnings.warn(f"left out: {error}", stacklevel=2)
                     document = Document(name, "", (), None, {})
                 fields = {"line": "place"}

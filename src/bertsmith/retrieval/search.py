@@ -11,6 +11,7 @@ Vectors find what is said in other words, words find names and numbers. `hybrid`
 from __future__ import annotations
 
 import errno
+import fnmatch
 import logging
 import re
 import threading
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.reading.document_kinds import Metadata
-from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError
 from bertsmith.inference.classify import Rank
 from bertsmith.inference.embed import Embed
 from bertsmith.inference.engine import Precision
@@ -123,10 +124,15 @@ class SearchIndex:
             return self
         try:
             newer = SearchIndex(self._folder, model=self._model, rerank=self._rerank, embed=self._embed, **self._how)
+            if newer.stored.claim.fingerprint != self.stored.claim.fingerprint:
+                # 旧模型的查询向量与新模型的段落不在同一个空间里
+                raise CheckpointError(
+                    f"{self._folder}: was made anew by another model; open it again, or start the server anew"
+                )
             # 已载入的模型接着用
             vars(newer).update({name: vars(self)[name] for name in ("embed", "ranker") if name in vars(self)})
             return newer
-        except CheckpointError as error:
+        except BertsmithError as error:
             logging.getLogger("bertsmith").warning("the update of an index is not taken up: %s", error)
             self._seen = written
             return self
@@ -219,8 +225,8 @@ class SearchIndex:
         if not where:
             return None
         documents = self.stored.current.documents
-        where = {unicodedata.normalize("NFC", field): pattern for field, pattern in where.items()}
-        for field in where:
+        patterns = {unicodedata.normalize("NFC", field): _compiled(pattern) for field, pattern in where.items()}
+        for field in patterns:
             if field != "file" and not any(field in document.metadata for document in documents):
                 raise InputError(f"no document has a field {field!r}; filter on file or what the front matter names")
         bounds = self.stored.first_rows
@@ -229,7 +235,7 @@ class SearchIndex:
             for number, document in enumerate(documents)
             if all(
                 _fits(document.name if field == "file" else document.metadata.get(field, ""), pattern)
-                for field, pattern in where.items()
+                for field, pattern in patterns.items()
             )
         ]
         rows: NDArray[np.int64] = np.concatenate([np.zeros(0, dtype=np.int64), *chosen])
@@ -286,12 +292,17 @@ def load_index(
     return SearchIndex(folder, model=model, rerank=rerank, precision=precision, device=device)
 
 
-def _fits(value: str | tuple[str, ...], pattern: str) -> bool:
-    """Tells whether a field, or one of its texts, is as a pattern says; `*` and `?` alone mean something in it."""
-    # 苹果系统上的名字常是分解形式（NFD）：比较之前都合成
-    escaped = re.escape(unicodedata.normalize("NFC", pattern)).replace(r"\*", ".*").replace(r"\?", ".")
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Returns what matches as a pattern says, the whole of a text; `*` and `?` alone mean something in it."""
+    # fnmatch 的 `*` 一旦配上就不回头：几十个 `*?` 也不会试遍所有的分法
+    return re.compile(fnmatch.translate(unicodedata.normalize("NFC", pattern).replace("[", "[[]")))
+
+
+def _fits(value: str | tuple[str, ...], pattern: re.Pattern[str]) -> bool:
+    """Tells whether a field, or one of its texts, is as a pattern says."""
     texts = (value,) if isinstance(value, str) else value
-    return any(re.fullmatch(escaped, unicodedata.normalize("NFC", text), re.DOTALL) for text in texts)
+    # 苹果系统上的名字常是分解形式（NFD）：比较之前都合成
+    return any(pattern.match(unicodedata.normalize("NFC", text)) for text in texts)
 
 
 def _pairs(found: Found) -> list[tuple[int, float]]:

@@ -64,7 +64,8 @@ class Start:
 class Claim:
     """What an index is of; every update must ask for the same.
 
-    `fingerprint` is of what decides the vectors: weights, tokenizer, pooling, length. Settings: as in `IndexSettings`.
+    `fingerprint` is of what decides the vectors: weights, tokenizer, pooling, length, width. Settings are those of
+    `IndexSettings`.
     """
 
     format: str
@@ -239,7 +240,9 @@ def fingerprint_of(model: str | Path) -> str:
     folder = model_folder(model)
     try:
         told = Embed.settings_in(folder)
-        parts = (fingerprint_weights(folder), load_tokenizer(folder).fingerprint, told.pooling, told.max_length)
+        # 不截短向量的模型没有最后一项：已有的索引仍然认得
+        dims = (told.dims,) if told.dims else ()
+        parts = (fingerprint_weights(folder), load_tokenizer(folder).fingerprint, told.pooling, told.max_length, *dims)
     except BertsmithError as error:
         raise CheckpointError(str(error)) from None
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()

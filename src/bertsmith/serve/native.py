@@ -332,7 +332,7 @@ class SearchRequest(LimitedRequest):
         Field(ge=0, le=1, description="Of the vectors in a hybrid search; that of the index if null."),
     ] = None
     where: Annotated[
-        dict[str, str] | None,
+        dict[str, Annotated[str, Field(max_length=256)]] | None,
         Field(max_length=16, description="Field of the front matter, or file: a pattern with * and ?."),
     ] = None
     rerank: Annotated[

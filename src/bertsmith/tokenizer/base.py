@@ -133,10 +133,19 @@ class Tokenizer(ABC):
         return self.continuing[ids]
 
     @abstractmethod
+    def _tokens(self, text: str, *, parse_special: bool) -> Tokens:
+        """Returns the tokens of a text with their places."""
+
     def _aligned(
         self, samples: Sequence[tuple[str, str | None]], *, parse_special: bool
     ) -> Iterator[tuple[Tokens, Tokens | None]]:
         """Yields the tokens of texts and their second texts, one sample after the other."""
+        held: tuple[str, Tokens] | None = None
+        for first, second in samples:
+            # 一个问题常配许多文档：问题只切一次
+            if held is None or held[0] != first:
+                held = first, self._tokens(first, parse_special=parse_special)
+            yield held[1], None if second is None else self._tokens(second, parse_special=parse_special)
 
     def encode_stream(self, texts: Iterable[str], *, workers: int = 1) -> Iterator[FlatIds]:
         """Turns a corpus of any size into arrays, in batches of about a million characters, in order."""

@@ -231,15 +231,7 @@ class LibraryTokenizer(Tokenizer):
     def __reduce__(self) -> tuple[Any, ...]:
         return LibraryTokenizer, (self._source, self._config, self._place)
 
-    def _aligned(
-        self, samples: Sequence[tuple[str, str | None]], *, parse_special: bool
-    ) -> Iterator[tuple[Tokens, Tokens | None]]:
-        for sample in samples:
-            first, second = (None if text is None else self._tokens(text, parse_special) for text in sample)
-            assert first is not None
-            yield first, second
-
-    def _tokens(self, text: str, parse_special: bool) -> Tokens:
+    def _tokens(self, text: str, *, parse_special: bool) -> Tokens:
         (row,) = self._encodings([text], parse_special=parse_special, need_offsets=True)
         ids = np.array(row.ids, dtype=np.int64)
         spans = self._spans([text], ids, [row])

@@ -7,7 +7,7 @@ the tokenizer would cut anyway, beside punctuation and between CJK characters.
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -208,13 +208,8 @@ class WordPieceTokenizer(Tokenizer):
         """Finds the words of texts and their pieces: those of `align_flat`, whose rules for words these are."""
         return self.align_flat(texts)
 
-    def _aligned(
-        self, samples: Sequence[tuple[str, str | None]], *, parse_special: bool
-    ) -> Iterator[tuple[Tokens, Tokens | None]]:
-        written, align = self._written[parse_special], self._encoder.align
-        return (
-            (align(first, written), None if second is None else align(second, written)) for first, second in samples
-        )
+    def _tokens(self, text: str, *, parse_special: bool) -> Tokens:
+        return self._encoder.align(text, self._written[parse_special])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # 缓存不随对象序列化：别的进程只收到词表，自己重新积累

@@ -19,6 +19,7 @@ from rich.markup import escape
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.files import claim_folder, read_json, write_json
+from bertsmith.hub import commit_of
 from bertsmith.journeys.source import own_text
 from bertsmith.journeys.village import bundled_world
 from bertsmith.model import ModelConfig, family_named
@@ -140,7 +141,8 @@ def score_models(
     claim_folder(out, "study.json", claim)
     base = Base("", "", 0, 0, models=tuple(starts))
     console.print(f"[bold]{study.title}[/bold]: {len(starts)} models, {len(tasks)} tasks, seeds: {options.seeds}")
-    work = StudyWork(study, base, None, tasks, out / "runs", options.jobs, blimp)
+    commits = {model: commit_of(model) for model in tokenizers}
+    work = StudyWork(study, base, None, tasks, out / "runs", options.jobs, blimp, commits)
     figures = [FigureRow(task.name, task.kind, " · ".join(task.files.values())) for task in tasks]
     return _finish(work, dict.fromkeys(starts, 0), [], figures, options, out, console)
 
@@ -193,7 +195,7 @@ def _steps(work: StudyWork, starts: Sequence[Start], options: StudyOptions, out:
     missing = [start for start in starts if start.name not in known]
     if missing:
         measure = functools.partial(work.steps_within, minutes=options.minutes / len(starts))
-        counts = parallel_map(measure, missing, workers=options.jobs, engine=options.engine)
+        counts = parallel_map(measure, missing, workers=options.jobs, engine=options.engine, computes=True)
         found = dict(zip(missing, counts, strict=True))
         together = [start for start in missing if start.equal == "steps"]
         if together:
@@ -214,7 +216,7 @@ def _rows_by_seed(
         left = [start for start in steps if not (may_stop and _is_settled(work, start, rows))]
         plans = [RunPlan(start, seed, steps[start]) for start in left]
         made: list[Row] = []
-        results = parallel_map(work, plans, workers=options.jobs, engine=options.engine)
+        results = parallel_map(work, plans, workers=options.jobs, engine=options.engine, computes=True)
         for plan, found in zip(plans, results, strict=True):
             made += found
             console.print(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.errors import BertsmithError, ConfigError, RunFolderError
 from bertsmith.files import read_json, write_json
 from bertsmith.finetune.run import fine_tune
-from bertsmith.hub import model_folder
+from bertsmith.hub import model_folder, pin
 from bertsmith.journeys.source import TextSource, default_vocab_sizes, learn_vocabulary, shards_of
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import stored_heads
@@ -119,7 +119,10 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class StudyWork:
-    """What every run of a study needs to know; travels to other processes and machines."""
+    """What every run of a study needs to know; travels to other processes and machines.
+
+    `commits`: name on the Hub → the commit that all runs read.
+    """
 
     study: Study
     base: Base
@@ -128,6 +131,7 @@ class StudyWork:
     runs: Path
     jobs: int = 1
     blimp: Path | None = None
+    commits: Mapping[str, str] = field(default_factory=dict)
 
     def recipe(self, start: Start, *, seed: int = 0, **end: Any) -> PreTrainingRecipe:
         """Returns the recipe of a start; `end` says how long."""
@@ -185,6 +189,8 @@ class StudyWork:
     def _rows(self, plan: RunPlan, arms: Sequence[Arm], folder: Path) -> Iterator[Row]:
         start = plan.start
         if start.model:
+            # 别的进程不知道这里解析过的提交；分支可能已经移动
+            pin(start.model, self.commits.get(start.model, ""))
             model = model_folder(start.model)
             for arm in arms:
                 figures = self._scores(arm, model, plan.seed, folder / "tasks")

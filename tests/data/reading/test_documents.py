@@ -359,6 +359,7 @@ def test_a_stuck_reader_is_killed_and_the_next_file_read(write, monkeypatch):
     files = [write("a.html", "stick"), write("b.html", "x")]
     kept, faults = without_unreadable(files)
     assert (kept, list(faults.values())) == ([files[1]], ["took longer than 3 seconds"])
+    assert faults[str(files[0])].startswith(module.PASSING)
     # 第二次问同一个文件，不再等一次
     with pytest.raises(InputError, match="took longer"):
         read_blocks(files[0])
@@ -368,19 +369,22 @@ def test_a_stuck_reader_is_killed_and_the_next_file_read(write, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 @pytest.mark.parametrize(
-    ("statement", "fault"),
+    ("statement", "fault", "is_passing"),
     [
-        ("k._READERS['.html'] = lambda content: bytearray(5 << 30)", "needs more than 4 GiB of memory"),
-        ("import os; k._READERS['.html'] = lambda content: os.abort()", "its reader died"),
-        ("k._READERS['.html'] = lambda content: 1 / 0", r"damaged \(ZeroDivisionError\)"),
-        ("k._READERS['.html'] = lambda content: print('noise') or 1 / 0", "damaged"),
-        ("del k._READERS['.html']; import sys; sys.modules['selectolax'] = None", "damaged"),
+        ("k._READERS['.html'] = lambda content: bytearray(5 << 30)", "needs more than 4 GiB of memory", True),
+        ("import os; k._READERS['.html'] = lambda content: os.abort()", "its reader died", True),
+        ("import sys; sys.modules['selectolax.lexbor'] = None", r"reads it \(selectolax.lexbor is missing\)", True),
+        ("k._READERS['.html'] = lambda content: 1 / 0", r"damaged \(ZeroDivisionError\)", False),
+        ("k._READERS['.html'] = lambda content: print('noise') or 1 / 0", "damaged", False),
+        ("del k._READERS['.html']; import sys; sys.modules['selectolax'] = None", "damaged", False),
     ],
 )
-def test_what_a_reader_does_ends_nothing(write, monkeypatch, statement, fault):
+def test_what_a_reader_does_ends_nothing(write, monkeypatch, statement, fault, is_passing):
     stuck(statement, monkeypatch)
-    with pytest.raises(InputError, match=fault):
-        read_blocks(write("a.html", "<p>x</p>"))
+    path = write("a.html", "<p>x</p>")
+    with pytest.raises(InputError, match=fault) as caught:
+        read_blocks(path)
+    assert str(caught.value).removeprefix(f"{path}: ").startswith(module.PASSING) == is_passing
     module._end_readers()
 
 

@@ -107,10 +107,11 @@ def test_runs_are_made_once_compared_and_more_seeds_join_them(text, tmp_path, fe
     monkeypatch.setattr(work, "pretrain", counted)
     again, _ = study(text, tmp_path)
     assert [row for row in again if not row.error] == good
-    finished = len([folder for folder in trained if "seed-0" in str(folder)])
-    more, _ = study(text, tmp_path, seeds=2)
+    assert trained == []
+    # 两个新的进程各做一些
+    more, _ = study(text, tmp_path, seeds=2, jobs=2)
     assert [row for row in more if row.seed == 0 and not row.error] == good
-    assert len(trained) > finished
+    assert [row.arm for row in more if row.seed == 1 and not row.error] == [row.arm for row in good]
     assert not list((tmp_path / "runs").glob("*/seed-*/state"))
 
 
