@@ -114,7 +114,8 @@ def test_a_file_too_large_is_not_read(name, folder, monkeypatch):
 def test_a_pipe_is_not_read(name, folder):
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    assert re.search("no plain file|no config.json|^$", use(folder))
+    # 其余的文件可有可无：管道当作没有
+    assert re.search({"config.json": "no plain file"}.get(name, "^$"), use(folder))
 
 
 def places(value, path=()):
