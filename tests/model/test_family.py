@@ -8,14 +8,6 @@ from bertsmith.model import BertConfig, BertForPreTraining, architectures_by_nam
 from bertsmith.model.folder import published_names
 
 
-def test_a_family_is_found_by_its_file_and_names_its_architectures():
-    bert = families()["bert"]
-    assert (bert.name, bert.config) == ("Bert", BertConfig)
-    names = architectures_by_name()
-    assert names["BertModel"] is bert.backbone
-    assert names["BertForPreTraining"] is BertForPreTraining
-
-
 def test_every_tensor_of_every_architecture_has_one_published_name():
     for name, model_class in architectures_by_name().items():
         (family,) = (family for family in families().values() if name.startswith(family.name))
@@ -23,14 +15,6 @@ def test_every_tensor_of_every_architecture_has_one_published_name():
             model = model_class(family.config.named("2/64", vocab_size=20, pad_token_id=0, id2label={0: "a", 1: "b"}))
         names = [each for name in model.state_dict() for each in published_names(name, model.family.names)]
         assert len(set(names)) == len(names)
-
-
-def test_the_matrices_of_a_block_are_where_the_family_says():
-    with torch.device("meta"):
-        model = BertForPreTraining(BertConfig.named("1/64", vocab_size=20))
-    block = model.backbone.encoder.blocks[0]
-    shapes = [list(block.get_submodule(path).weight.shape) for path in model.family.layers.paths]
-    assert shapes == [[192, 64], [64, 64], [256, 64], [64, 256]]
 
 
 def test_parameters_are_numbered_from_the_embeddings_up():
