@@ -1,4 +1,4 @@
-"""Whole words and spans, on 100,000 draws, against the published distributions."""
+"""Pieces, whole words and spans, on 100,000 draws, against the published distributions."""
 
 import numpy as np
 import pytest
@@ -81,9 +81,10 @@ def test_the_first_word_of_a_batch_counts_with_its_pieces(kind):
         assert 4 <= len(masked.positions) <= 6
 
 
-def test_every_word_is_equally_likely():
+@pytest.mark.parametrize("kind", ["token", "whole-word"])
+def test_every_word_is_equally_likely(kind):
     """With words of one size each word of a sequence has the same chance, wherever it stands."""
-    _, _, masked = draw(8000, 102, kind="whole-word", word_sizes=(1,))
+    _, _, masked = draw(8000, 102, kind=kind, word_sizes=(1,))
     counts = np.bincount(masked.positions % 102, minlength=102)
     assert counts[[0, 51, 101]].tolist() == [0, 0, 0]
     assert stats.chisquare(np.delete(counts, [0, 51, 101])).pvalue > 1e-4
@@ -94,8 +95,9 @@ def fates(ids, masked):
     return np.where(new == MASK, 0, np.where(new == old, 2, 1))
 
 
-def test_pieces_of_whole_words_draw_their_own_fates():
-    ids, _, masked = draw(6000, 128, kind="whole-word")
+@pytest.mark.parametrize("kind", ["token", "whole-word"])
+def test_pieces_draw_their_own_fates(kind):
+    ids, _, masked = draw(6000, 128, kind=kind)
     counts = np.bincount(fates(ids, masked), minlength=3)
     share = np.array([0.8, 0.1 * (994 / 995), 0.1 + 0.1 / 995])
     assert stats.chisquare(counts, share * counts.sum()).pvalue > 1e-4
@@ -166,17 +168,6 @@ def test_the_most_predictions_cap_the_rate(kind):
     assert np.bincount(masked.positions // 128).max() == 7
 
 
-def test_the_mask_rate_of_pieces_is_binomially_right():
-    """Counted over lengths that round both ways, the rate is 15 % (rounding is unbiased there)."""
-    chosen = total = 0
-    for seed, length in enumerate(range(101, 141)):
-        _, _, masked = draw(150, length, seed=seed)
-        chosen, total = chosen + len(masked.positions), total + 150 * length
-    assert chosen > 100_000
-    # the count per sequence is fixed, so it varies less than a binomial would: this is the looser test
-    assert stats.binomtest(chosen, total, 0.15).pvalue > 1e-4
-
-
 @pytest.mark.parametrize("kind", ["token", "whole-word", "span"])
 def test_sequences_without_words_are_left_alone(kind):
     masked = mask_tokens(
@@ -208,3 +199,50 @@ def test_sequences_without_words_are_left_alone(kind):
 def test_impossible_settings_are_refused(changes):
     with pytest.raises(ConfigError):
         MaskingSettings(**changes)
+
+
+def test_every_sequence_gets_the_rounded_share_of_masks():
+    _, _, masked = draw(200, 128)
+    per_sequence = np.bincount(masked.positions // 128, minlength=200)
+    # round(0.15 * 128) = 19, as in the released procedure
+    assert set(per_sequence.tolist()) == {19}
+
+
+@pytest.mark.parametrize("length", [4, 5, 6])
+def test_short_sequences_get_at_least_one_mask(length):
+    _, _, masked = draw(50, length)
+    assert np.bincount(masked.positions // length, minlength=50).tolist() == [1] * 50
+
+
+def test_special_tokens_are_never_chosen_and_never_drawn():
+    ids, _, masked = draw(500, 32)
+    assert not np.isin(ids[masked.positions], SPECIALS).any()
+    replaced = masked.input_ids[masked.positions]
+    assert not np.isin(replaced[replaced != MASK], SPECIALS).any()
+    untouched = np.setdiff1d(np.arange(len(ids)), masked.positions)
+    assert np.array_equal(masked.input_ids[untouched], ids[untouched])
+    assert np.array_equal(masked.labels, ids[masked.positions])
+
+
+def test_with_a_spread_every_sequence_has_a_rate_of_its_own():
+    """Evenly from none (one piece, then) to twice the rate, whatever the rest of the batch."""
+    _, _, masked = draw(5000, 102, rate=0.3, spread=1.0)
+    counts = np.bincount(masked.positions // 102, minlength=5000)
+    assert (counts.min(), counts.max()) == (1, 61)
+    assert counts.mean() == pytest.approx(0.3 * 102, rel=0.02)
+    # 60 个数各占六十分之一；1 还收下 0
+    inner = np.bincount(counts, minlength=62)[2:61]
+    assert stats.chisquare(inner).pvalue > 1e-4
+
+
+def test_a_spread_hides_no_more_than_all():
+    _, _, masked = draw(500, 102, rate=0.8, spread=1.0)
+    counts = np.bincount(masked.positions // 102, minlength=500)
+    # 0.8 x (1 ± 0.25)：从 0.6 到 1，三个特殊符号不选
+    assert (counts.min(), counts.max()) == (61, 99)
+
+
+@pytest.mark.parametrize("spread", [-0.1, 1.1, float("nan")])
+def test_a_spread_that_cannot_be(spread):
+    with pytest.raises(ConfigError, match=r"mask spread .* is outside \[0, 1\]"):
+        MaskingSettings(spread=spread)
