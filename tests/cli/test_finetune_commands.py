@@ -52,7 +52,6 @@ FILES = {
     ),
     "rank": ("tsv", "query\ttext\tlabel\n" + "book\tthe man reads a book\t1\nbook\tthe woman eats\t0\n" * 4),
 }
-ROWS = {"classify": 8, "multilabel": 9, "regress": 9, "tag": 8, "features": 8, "answer": 6, "choose": 6, "rank": 8}
 INPUTS = {
     "classify": "the book",
     "multilabel": "the book",
@@ -150,7 +149,7 @@ EVERY_OPTION = {
         "precision": "float32", "gradient_checkpointing": "blocks", "seed": 9,
     },
     "reading": {
-        "text_column": "body", "pair_column": 3, "label_column": "verdict", "separator": "|", "word_column": 2,
+        "text_column": "body", "pair_column": -1, "label_column": "verdict", "separator": "|", "word_column": 2,
         "tag_column": "xpos", "alternatives": ",", "faults": "skip", "encoding": "gb18030",
     },
     "options": {
