@@ -304,6 +304,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, 
         (["classify", "--adapter-size", 4], "there is no adapter; name one"),
         (["classify", "--precision", "int3"], "precision 'int3' is unknown"),
         (["classify", "--learning-rate", 0], "learning rate 0.0 must be a positive number"),
+        (["classify", "--learning-rate", "nan"], "learning rate nan must be a positive number"),
         (["classify", "--no-header", "--label-column", "label"], "without a header no column has a name"),
         (["rank", "--no-header", "--label-column", "label"], "without a header no column has a name"),
         (["answer", "--header"], "--header is not for the files of answer"),
@@ -318,6 +319,7 @@ def test_options_that_do_not_go_together(arguments, message, tiny_model, tmp_pat
     data.write_text(content, encoding="utf-8")
     files = ["--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
     assert message in typed(capsys, "finetune", *arguments, *files, code=2)
+    assert arguments[0] == "features" or not (tmp_path / "run").exists()
 
 
 def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsys):
