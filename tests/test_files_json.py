@@ -73,7 +73,7 @@ def test_numbers_of_numpy_and_nothing_that_is_derived():
         ('{"name": "a", "scores": {}, "labels": {}, "pair": [1, 2], "rows": [[1], 2]}', r"rows\[1\] is 2, not a list"),
         ('{"name": "a", "scores": {}, "labels": {}, "pair": [1, 2], "seconds": 3}', "seconds is unknown"),
         ('{"name": "", "scores": {}, "labels": {}, "pair": [1, 2]}', "name is empty"),
-        ("[" * 100_000, "damaged"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_every_fault_is_one_line_with_the_way_out(tmp_path, text, reason):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertsmith import files
-from bertsmith.errors import BertsmithError, CheckpointError
+from bertsmith.errors import BertsmithError
 from bertsmith.inference.embed import SentenceFolder, write_sentence_folder
 from bertsmith.inference.pipeline import pipeline_named, pipelines_of_folder
 from bertsmith.inference.task_file import write_task_file
@@ -95,12 +95,6 @@ def test_every_file_may_hold_anything(name, text, folder):
     assert "\n" not in use(folder)
 
 
-def test_a_file_of_brackets_is_told_in_one_line(folder):
-    (folder / "config.json").write_text("[" * 200_000, encoding="utf-8")
-    with pytest.raises(CheckpointError, match="nested too deeply"):
-        load_any(folder)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_too_large_is_not_read(name, folder, monkeypatch):
     largest = max((folder / each).stat().st_size for each in FILES)
@@ -114,7 +108,8 @@ def test_a_file_too_large_is_not_read(name, folder, monkeypatch):
 def test_a_pipe_is_not_read(name, folder):
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    assert re.search("no plain file|no config.json|^$", use(folder))
+    # 其余的文件可有可无：管道当作没有
+    assert re.search({"config.json": "no plain file"}.get(name, "^$"), use(folder))
 
 
 def places(value, path=()):

@@ -52,7 +52,6 @@ FILES = {
     ),
     "rank": ("tsv", "query\ttext\tlabel\n" + "book\tthe man reads a book\t1\nbook\tthe woman eats\t0\n" * 4),
 }
-ROWS = {"classify": 8, "multilabel": 9, "regress": 9, "tag": 8, "features": 8, "answer": 6, "choose": 6, "rank": 8}
 INPUTS = {
     "classify": "the book",
     "multilabel": "the book",
@@ -150,7 +149,7 @@ EVERY_OPTION = {
         "precision": "float32", "gradient_checkpointing": "blocks", "seed": 9,
     },
     "reading": {
-        "text_column": "body", "pair_column": 3, "label_column": "verdict", "separator": "|", "word_column": 2,
+        "text_column": "body", "pair_column": -1, "label_column": "verdict", "separator": "|", "word_column": 2,
         "tag_column": "xpos", "alternatives": ",", "faults": "skip", "encoding": "gb18030",
     },
     "options": {
@@ -305,6 +304,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, 
         (["classify", "--adapter-size", 4], "there is no adapter; name one"),
         (["classify", "--precision", "int3"], "precision 'int3' is unknown"),
         (["classify", "--learning-rate", 0], "learning rate 0.0 must be a positive number"),
+        (["classify", "--learning-rate", "nan"], "learning rate nan must be a positive number"),
         (["classify", "--no-header", "--label-column", "label"], "without a header no column has a name"),
         (["rank", "--no-header", "--label-column", "label"], "without a header no column has a name"),
         (["answer", "--header"], "--header is not for the files of answer"),
@@ -319,6 +319,7 @@ def test_options_that_do_not_go_together(arguments, message, tiny_model, tmp_pat
     data.write_text(content, encoding="utf-8")
     files = ["--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
     assert message in typed(capsys, "finetune", *arguments, *files, code=2)
+    assert arguments[0] == "features" or not (tmp_path / "run").exists()
 
 
 def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsys):

@@ -53,24 +53,6 @@ def test_engines_of_embed_and_predict(tiny_model, tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["missing.txt", "--out", "v.npy"], "missing.txt: no such file"),
-        (["a.txt", "--out", "v.csv"], "must end in .npy or .parquet"),
-        (["a.txt", "--out", "v.npy", "--dims", "65"], "dims 65 is outside 1 to 64"),
-        (["a.txt", "--out", "v.npy", "--precision", "int3"], "--precision"),
-    ],
-)
-def test_bad_requests_are_one_line(tiny_model, tmp_path, capsys, monkeypatch, words, error):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("the man\n", encoding="utf-8")
-    said = typed(capsys, "embed", *words, "--model", tiny_model, code=2)
-    assert error in said
-    # 只预训练过的模型先有一行提醒
-    assert len([line for line in said.splitlines() if "warning" not in line]) == 1
-
-
-@pytest.mark.parametrize(
     "words",
     [
         ["predict", "the man", "caf\udce9"],

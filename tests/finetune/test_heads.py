@@ -91,13 +91,3 @@ def test_numbers_on_another_scale_go_on_as_they_were(tiny_model, tmp_path):
     with task.on_scale(model):
         begun = task.predict(model, load_tokenizer(tiny_model), wider, InferenceConfig())
     assert begun == pytest.approx(np.asarray(load_pipeline("regress", tmp_path / "run" / "model")(TEXTS)), rel=1e-4)
-
-
-def test_of_epochs_with_the_same_score_the_earlier_is_kept(tiny_model, tmp_path):
-    """At a rate of almost nothing no prediction changes, so that all epochs tie."""
-    examples = EXAMPLES["classify"]
-    settings = FineTuningSettings(epochs=3, learning_rate=1e-12, dropout=0.0, seed=2)
-    found = fine_tune(ClassificationTask.of(examples), tiny_model, examples, examples, tmp_path / "run", settings)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert len({row["accuracy"] for row in rows if row["kind"] == "dev"}) == 1
-    assert found.epoch == 1

@@ -3,7 +3,7 @@ import pytest
 import torch
 import transformers
 
-from bertsmith.errors import CheckpointError, InputError
+from bertsmith.errors import InputError
 from bertsmith.inference.classify import Choose
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertConfig, BertForMultipleChoice
@@ -66,11 +66,6 @@ def test_what_makes_no_question_is_refused(choose):
         choose(["a"], ["the man"])
     with pytest.raises(InputError, match="list of choices for each|not a string"):
         choose("a", "the man")
-
-
-def test_a_folder_of_another_kind_is_refused(tiny_model):
-    with pytest.raises(CheckpointError, match="holds a BertForPreTraining"):
-        Choose.load(tiny_model)
 
 
 def test_a_choice_that_is_no_text_is_named_and_arrays_are_lists(choose):

@@ -10,7 +10,7 @@ import transformers
 
 import bertsmith.inference
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference import Answer, Choose, Classify, Embed, Rank, load_pipeline
+from bertsmith.inference import Answer, Choose, Classify, Embed, Rank, Tag, load_pipeline
 from bertsmith.inference import pipeline as pipelines
 from bertsmith.inference.engine import packs_by_length
 from bertsmith.inference.pipeline import all_pipelines, pipelines_of_folder
@@ -47,20 +47,18 @@ def test_outputs_that_are_no_softmax_are_not_read_as_one(tiny_model, tmp_path, p
         load_pipeline("classify", tmp_path)
 
 
+@pytest.mark.parametrize("kind", [Choose, Rank, Tag])
+def test_a_folder_without_the_head_is_refused(tiny_model, kind):
+    with pytest.raises(CheckpointError, match="holds a BertForPreTraining"):
+        kind.load(tiny_model)
+
+
 def test_fill_mask_refuses_what_it_cannot_do(tiny_model):
     pipeline = load_pipeline("fill-mask", tiny_model)
     with pytest.raises(InputError, match=r"no \[MASK\]"):
         pipeline("the man")
     with pytest.raises(InputError, match="top_k 0"):
         pipeline("the [MASK]", top_k=0)
-
-
-def test_embeddings_equal_sentence_transformers(minilm_folder):
-    pipeline = load_pipeline("embed", minilm_folder, precision="float32")
-    reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")
-    vectors = pipeline(TEXTS)
-    assert vectors.dtype == np.float32
-    np.testing.assert_allclose(vectors, reference.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
 
 
 def test_nothing_gives_nothing(minilm_folder):

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-import sentence_transformers
 import torch
 
-from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.classify import Rank
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertConfig, BertForSequenceClassification
@@ -30,14 +29,6 @@ def folder(tiny_model, tmp_path):
 @pytest.fixture
 def rank(folder):
     return Rank(BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), CPU)
-
-
-def test_scores_equal_those_of_a_cross_encoder(folder, rank):
-    reference = sentence_transformers.CrossEncoder(str(folder), device="cpu")
-    expected = reference.predict([("who eats bread ?", text) for text in TEXTS])
-    scores = rank.scores(["who eats bread ?"] * len(TEXTS), TEXTS)
-    np.testing.assert_allclose(scores, expected, atol=1e-4)
-    assert scores.std() > 0.01
 
 
 def test_the_best_comes_first_with_its_place_and_text(rank):
@@ -72,8 +63,3 @@ def test_strings_for_lists_and_uneven_lists_are_refused(rank):
 def test_outputs_that_are_no_relevance_are_refused(tiny_model, tmp_path, changes):
     with pytest.raises(ConfigError, match="a ranker has one output and no problem_type"):
         Rank.load(save_ranker(tiny_model, tmp_path / "other", **changes))
-
-
-def test_a_folder_of_another_kind_is_refused(tiny_model):
-    with pytest.raises(CheckpointError, match="holds a BertForPreTraining"):
-        Rank.load(tiny_model)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from bertsmith.errors import CheckpointError, InputError
+from bertsmith.errors import InputError
 from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.tagged import TAGGED
 from bertsmith.inference.engine import InferenceConfig
@@ -182,11 +182,6 @@ def test_nothing_gives_nothing(tagger):
     assert tagger(["", " "]) == [[], []]
 
 
-def test_a_folder_of_another_kind_is_refused(tiny_model):
-    with pytest.raises(CheckpointError, match="holds a BertForPreTraining"):
-        Tag.load(tiny_model)
-
-
 def test_a_folder_is_read_in_the_windows_it_was_trained_in(tiny_model, tmp_path):
     folder = make_tagger(tiny_model, BIO, tmp_path / "tagger")
     assert Tag.load(folder).max_length == 32
@@ -202,36 +197,6 @@ def real_sentences(shared_data: Path) -> list[tuple[str, ...]]:
     ]
     files += [TAGGED.read(tasks / "ud_ewt" / f"{part}.conllu") for part in ("dev", "test")]
     return [sentence.words for sentences in files for sentence in sentences]
-
-
-def test_words_to_pieces_to_words_loses_nothing_on_real_data(shared_data):
-    """Every sentence of WNUT-17 and UD: the pieces, put together, are the words again."""
-    tokenizer = WordPieceTokenizer.load(shared_data / "vocab-uncased-30522.txt")
-    sentences = real_sentences(shared_data)
-    assert len(sentences) > 9000
-    unknown = 0
-    for words, pieces in zip(sentences, pieces_of_words(tokenizer, sentences), strict=True):
-        assert len(pieces.sizes) == len(words)
-        assert sum(pieces.sizes) == len(pieces.ids)
-        place = 0
-        for word, size in zip(words, pieces.sizes, strict=True):
-            own = [tokenizer.vocab[index] for index in pieces.ids[place : place + size]]
-            place += size
-            if "[UNK]" in own:
-                unknown += 1
-            else:
-                assert "".join(piece.removeprefix("##") for piece in own) == bare(word)
-    # emoji and letters of foreign scripts: few, and each holds its place
-    assert 0 < unknown < 600
-
-
-def bare(word: str) -> str:
-    """Lower case without accents and white space, by the definition."""
-    return "".join(
-        char
-        for char in unicodedata.normalize("NFD", word.lower())
-        if unicodedata.category(char) not in ("Mn", "Cf") and not char.isspace()
-    )
 
 
 def test_word_starts_of_real_data_equal_the_reference(shared_data, tmp_path):

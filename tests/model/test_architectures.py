@@ -1,6 +1,7 @@
 """The eight whole models against `transformers`: outputs, gradients, folders in both directions."""
 
 import json
+import math
 import shutil
 
 import pytest
@@ -13,7 +14,6 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.model import (
     BertConfig,
     BertForMaskedLM,
-    BertForMultipleChoice,
     BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -24,10 +24,7 @@ from bertsmith.model import (
 )
 
 LABELS = {0: "bad", 1: "good", 2: "mixed"}
-LENGTHS = [1, 2, 7, 64, 128, 512]
 VOCAB = 300
-
-BERTS = [name for name in architectures_by_name() if name.startswith("Bert")]
 
 
 def disturbed(model):
@@ -54,82 +51,12 @@ def sequences_of(lengths):
     return ids, [[0] * (length // 2) + [1] * (length - length // 2) for length in lengths]
 
 
-def our_outputs(model, batch):
-    """Every output of a model by the name `transformers` has for it; tokens as [T, ...], sequences as [N, ...]."""
-    everywhere = torch.arange(batch.num_tokens)
-    if isinstance(model, BertModel):
-        output = model(batch)
-        return {"last_hidden_state": output.hidden_states, "pooler_output": output.pooled}
-    if isinstance(model, BertForPreTraining):
-        output = model(batch, everywhere)
-        return {"prediction_logits": output.mlm_logits, "seq_relationship_logits": output.nsp_logits}
-    if isinstance(model, BertForMaskedLM):
-        return {"logits": model(batch, everywhere)}
-    if isinstance(model, BertForQuestionAnswering):
-        scores = model(batch)
-        return {"start_logits": scores.start, "end_logits": scores.end}
-    if isinstance(model, BertForMultipleChoice):
-        return {"logits": model(batch, 2)}
-    return {"logits": model(batch)}
-
-
-def their_inputs(batch, choices=None):
-    inputs = {
+def their_inputs(batch):
+    return {
         "input_ids": batch.pad(batch.input_ids),
         "attention_mask": batch.padding_mask.long(),
         "token_type_ids": batch.pad(batch.token_type_ids),
     }
-    if choices:
-        return {name: value.view(-1, choices, value.shape[1]) for name, value in inputs.items()}
-    return inputs
-
-
-def reference_of(folder, architecture):
-    reference, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    return reference.eval()
-
-
-@pytest.mark.parametrize("architecture", BERTS)
-def test_outputs_and_all_gradients_equal_the_reference(architecture, tmp_path):
-    ours = build(architecture)
-    ours.save_pretrained(tmp_path)
-    reference = reference_of(tmp_path, architecture)
-    batch = RaggedBatch.from_sequences(*sequences_of(LENGTHS))
-    mine = our_outputs(ours, batch)
-    theirs = reference(**their_inputs(batch, 2 if architecture == "BertForMultipleChoice" else None))
-    ours_loss, their_loss = 0.0, 0.0
-    for name, value in mine.items():
-        expected = getattr(theirs, name)
-        if len(value) == batch.num_tokens:
-            expected = batch.unpad(expected)
-        torch.testing.assert_close(value, expected, atol=1e-5, rtol=0)
-        direction = torch.randn(value.shape, generator=torch.Generator().manual_seed(5))
-        ours_loss = ours_loss + (value * direction).sum()
-        their_loss = their_loss + (expected * direction).sum()
-    ours_loss.backward()
-    their_loss.backward()
-    check_gradients(ours, reference)
-
-
-def check_gradients(ours, reference):
-    """Every parameter, under its name on disk: the largest difference against the largest value."""
-    from bertsmith.model.families.bert import PUBLISHED_NAMES
-    from bertsmith.model.folder import published_names
-
-    theirs = dict(reference.named_parameters())
-    compared = set()
-    for name, parameter in ours.named_parameters():
-        targets = published_names(name, PUBLISHED_NAMES)
-        for target, gradient in zip(targets, parameter.grad.chunk(len(targets)), strict=True):
-            expected = theirs[target].grad
-            compared.add(target)
-            scale = expected.abs().max().clamp(min=1e-6)
-            # a key's bias moves all scores of a row alike: its true gradient is 0, what is left is rounding
-            if "key.bias" not in target:
-                assert ((gradient - expected).abs().max() / scale) < 1e-4, target
-    assert compared == set(theirs)
 
 
 @torch.no_grad()
@@ -166,28 +93,13 @@ def compare_layers_and_maps(ours, reference, batch):
             torch.testing.assert_close(maps[row], attention[row, :, :length, :length], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("architecture", BERTS)
-def test_folders_go_round_bit_for_bit(architecture, tmp_path):
-    ours = build(architecture)
-    ours.save_pretrained(tmp_path / "ours")
-    reference_of(tmp_path / "ours", architecture).save_pretrained(tmp_path / "theirs")
-    again = load_any(tmp_path / "theirs")
-    assert type(again) is type(ours)
-    for (name, value), other in zip(ours.state_dict().items(), again.state_dict().values(), strict=True):
-        assert value.equal(other), name
-    again.save_pretrained(tmp_path / "again")
-    folders = [load_file(tmp_path / name / "model.safetensors") for name in ("ours", "theirs", "again")]
-    assert folders[0].keys() == folders[1].keys() == folders[2].keys()
-    assert all(folders[1][name].equal(folders[2][name]) for name in folders[1])
-
-
 @pytest.mark.parametrize("architecture", ["BertForPreTraining", "BertForMaskedLM"])
 def test_a_decoder_of_its_own_goes_round(architecture, tmp_path):
     ours = build(architecture, tie_word_embeddings=False)
     ours.save_pretrained(tmp_path / "ours")
-    reference = reference_of(tmp_path / "ours", architecture)
+    reference = getattr(transformers, architecture).from_pretrained(tmp_path / "ours").eval()
     batch = RaggedBatch.from_sequences(*sequences_of([9, 4]))
-    name, mine = next(iter(our_outputs(ours, batch).items()))
+    name, mine = next(iter(ours.published(batch).items()))
     torch.testing.assert_close(mine, batch.unpad(getattr(reference(**their_inputs(batch)), name)), atol=1e-5, rtol=0)
     reference.save_pretrained(tmp_path / "theirs")
     again = architectures_by_name()[architecture].from_pretrained(tmp_path / "theirs")
@@ -272,25 +184,26 @@ def test_half_precision_weights_are_read_as_float32(tmp_path, dtype):
         assert value.to(dtype).float().equal(other)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["encoder.layer.1.attention.self.key.weight", "pooler.dense.bias"])
-def test_weights_that_are_no_numbers_are_named(tmp_path, bad, name):
+def one_becomes(bad):
+    return lambda tensor: tensor.where(tensor != tensor.max(), bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("encoder.layer.1.attention.self.key.weight", one_becomes(math.nan), "holds NaN or infinity"),
+        ("encoder.layer.1.attention.self.key.weight", one_becomes(math.inf), "holds NaN or infinity"),
+        ("pooler.dense.bias", one_becomes(math.nan), "holds NaN or infinity"),
+        ("pooler.dense.bias", torch.Tensor.int, "is torch.int32"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_named(tmp_path, name, spoil, message):
     build("BertModel").save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
-    tensors[name].view(-1)[5] = bad
+    tensors[name] = spoil(tensors[name])
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=f"{name} holds NaN or infinity"):
-        BertModel.from_pretrained(tmp_path)
-
-
-def test_weights_that_are_integers_are_named(tmp_path):
-    build("BertModel").save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    tensors = load_file(path)
-    tensors["pooler.dense.bias"] = tensors["pooler.dense.bias"].int()
-    save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match="pooler.dense.bias is torch.int32"):
+    with pytest.raises(CheckpointError, match=f"{name} {message}"):
         BertModel.from_pretrained(tmp_path)
 
 
@@ -458,22 +371,6 @@ def test_loaded_weights_may_be_trained_without_touching_the_file(tmp_path):
     shutil.copytree(tmp_path, tmp_path / "copy")
     again = BertModel.from_pretrained(tmp_path / "copy")
     assert again.embedding.word.weight.equal(model.embedding.word.weight)
-
-
-def test_sentence_transformers_loads_our_encoder(minilm_folder, tmp_path):
-    import sentence_transformers
-
-    shutil.copytree(minilm_folder, tmp_path / "m")
-    model = BertModel.from_pretrained(minilm_folder)
-    for name in ("model.safetensors", "config.json"):
-        (tmp_path / "m" / name).unlink()
-    model.save_pretrained(tmp_path / "m")
-    texts = ["a man eats bread", "the quick brown fox", "x"]
-    embeddings = [
-        sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
-        for folder in (minilm_folder, tmp_path / "m")
-    ]
-    torch.testing.assert_close(embeddings[0], embeddings[1], atol=1e-6, rtol=0)
 
 
 def test_an_untied_bias_is_found_under_its_other_name(tmp_path):

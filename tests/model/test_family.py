@@ -8,14 +8,6 @@ from bertsmith.model import BertConfig, BertForPreTraining, architectures_by_nam
 from bertsmith.model.folder import published_names
 
 
-def test_a_family_is_found_by_its_file_and_names_its_architectures():
-    bert = families()["bert"]
-    assert (bert.name, bert.config) == ("Bert", BertConfig)
-    names = architectures_by_name()
-    assert names["BertModel"] is bert.backbone
-    assert names["BertForPreTraining"] is BertForPreTraining
-
-
 def test_every_tensor_of_every_architecture_has_one_published_name():
     for name, model_class in architectures_by_name().items():
         (family,) = (family for family in families().values() if name.startswith(family.name))
@@ -23,14 +15,6 @@ def test_every_tensor_of_every_architecture_has_one_published_name():
             model = model_class(family.config.named("2/64", vocab_size=20, pad_token_id=0, id2label={0: "a", 1: "b"}))
         names = [each for name in model.state_dict() for each in published_names(name, model.family.names)]
         assert len(set(names)) == len(names)
-
-
-def test_the_matrices_of_a_block_are_where_the_family_says():
-    with torch.device("meta"):
-        model = BertForPreTraining(BertConfig.named("1/64", vocab_size=20))
-    block = model.backbone.encoder.blocks[0]
-    shapes = [list(block.get_submodule(path).weight.shape) for path in model.family.layers.paths]
-    assert shapes == [[192, 64], [64, 64], [256, 64], [64, 256]]
 
 
 def test_parameters_are_numbered_from_the_embeddings_up():
@@ -54,7 +38,7 @@ def test_the_states_of_chosen_tokens_are_those_among_all(family, checkpointing):
     model.encoder.blocks[-1].output.register_forward_hook(lambda *called: rows.append(len(called[-1])))
     torch.testing.assert_close(model.states_at(batch, places), model(batch).hidden_states[places])
     # 最后一层的前馈只算要读的三个位置；ALBERT 的一块跑三次
-    assert rows[-2:] == [3, 13] or rows[2] == 3
+    assert rows == ([13, 13, 3, 13, 13, 13] if family == "albert" else [3, 13])
     model.states_at(batch, places).sum().backward()
     assert model.embedding.word.weight.grad is not None
 

@@ -10,7 +10,6 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.model import (
     Backbone,
-    BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
     BertModel,
@@ -18,7 +17,6 @@ from bertsmith.model import (
     families,
     load_any,
 )
-from bertsmith.model.sizes import ParameterCounts
 from bertsmith.model.surgery import (
     extend_positions,
     extend_vocabulary,
@@ -426,9 +424,3 @@ def test_changes_can_follow_one_another_and_the_model_trains(tmp_path):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
-
-
-def test_parameters_of_a_pruned_model_are_counted():
-    model = BertModel(BertConfig.named("2/128", vocab_size=50))
-    prune_heads(model, {1: [0]})
-    assert sum(p.numel() for p in model.encoder.parameters()) == ParameterCounts.of(model.config).encoder

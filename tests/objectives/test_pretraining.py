@@ -180,16 +180,6 @@ def test_the_span_head_stays_in_the_state_and_out_of_the_folder(village_small, t
     assert torch.equal(ours.mlm_logits, theirs if plain is BertForMaskedLM else theirs.mlm_logits)
 
 
-def test_transformers_reads_the_folder_of_a_span_run(village_small, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    *_, model = make(village_small, "mlm", SPANS)
-    model.save_pretrained(tmp_path)
-    peer, report = transformers.BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    embedding = model.backbone.embedding.word.weight
-    assert torch.equal(peer.bert.embeddings.word_embeddings.weight, embedding)
-
-
 def test_a_model_keeps_the_names_of_earlier_states(village_small):
     """A run of the first release goes on: its state has exactly these tensors."""
     *_, model = make(village_small, "mlm+nsp", MaskingSettings())

@@ -131,18 +131,18 @@ def test_the_command(pairs, tiny_model, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("content", "settings", "error", "said"),
+    ("content", "error", "said"),
     [
-        ("", {}, InputError, "holds no line"),
-        ("query\tpositive\n", {}, InputError, "no example"),
-        ("text\tlabel\na\tb\nc\td\n", {}, InputError, "no query with a text"),
-        ("query\tpositive\na\tb\n", {}, ConfigError, "name the --model"),
+        ("", InputError, "holds no line"),
+        ("query\tpositive\n", InputError, "no example"),
+        ("text\tlabel\na\tb\nc\td\n", InputError, "no query with a text"),
+        ("query\tpositive\na\tb\n", ConfigError, "name the --model"),
     ],
 )
-def test_files_without_pairs(content, settings, error, said, tmp_path):
+def test_files_without_pairs(content, error, said, tmp_path):
     (tmp_path / "pairs.tsv").write_text(content)
     with pytest.raises(error, match=said):
-        write_negatives(tmp_path / "pairs.tsv", None, tmp_path / "out.jsonl", MiningSettings(**settings))
+        write_negatives(tmp_path / "pairs.tsv", None, tmp_path / "out.jsonl", MiningSettings())
     assert not (tmp_path / "out.jsonl").exists()
 
 

@@ -54,6 +54,7 @@ def test_the_fields_words_give_the_fields_rows(ours, theirs, options, paired):
     for name, rows in expected.items():
         if "return_tensors" in options:
             assert type(found[name]) is type(rows)
+            assert found[name].dtype == rows.dtype
             assert found[name].tolist() == rows.tolist()
         else:
             assert [[*map(_plain, row)] if isinstance(row, (list, tuple)) else row for row in found[name]] == [

@@ -159,12 +159,5 @@ def test_impossible_requests_are_refused(
         ours(text, pair, **options)
 
 
-def test_tensors(ours: WordPieceTokenizer) -> None:
-    torch = pytest.importorskip("torch")
-    encoding = ours(["the man", "fish"], padding="longest", return_tensors="pt")
-    assert encoding["input_ids"].dtype == torch.int64
-    assert encoding["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
-
-
 def test_no_texts_give_no_rows(ours: WordPieceTokenizer) -> None:
     assert ours([])["input_ids"] == []

@@ -108,7 +108,7 @@ def test_pairs_truncation_and_padding(both, max_length, truncation):
     try:
         found = ours(first, second, **options)
     except InputError:
-        assert truncation == "only_second"
+        assert (truncation, max_length) == ("only_second", 8)
         return
     expected = peer(first, second, **options, return_token_type_ids=True, return_special_tokens_mask=True)
     for name in ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"):
@@ -179,7 +179,7 @@ def test_saving_is_stable_to_the_byte_and_read_by_both(both, tmp_path):
 def test_half_a_character_and_a_huge_text(both):
     ours, _ = both
     text = "the \ud83d man"
-    assert ours.decode(ours.encode("the man")) in ("the man", " the man")
+    assert ours.decode(ours.encode("the man")) == "the man"
     assert ours.align_flat([text]).ends[-1] == len(text)
     assert ours.encode(text) == ours.encode("the \ufffd man")
     huge = "the man eats bread. " * 20_000

@@ -500,11 +500,14 @@ def test_every_format_gives_the_same_documents(tokenizer, tmp_path, small_chunks
 
 def test_a_folder_of_all_formats_is_read_in_the_order_of_names(tokenizer, tmp_path):
     (tmp_path / "in").mkdir()
-    for number, name in enumerate(FORMATS):
+    for number, name in reversed(list(enumerate(FORMATS))):
         write_input(f"{number}{name}", make_texts(10, number), tmp_path / "in")
     corpus = build_shards([tmp_path / "in"], tokenizer, tmp_path / "out", CorpusOptions(documents="blank-line"))
     expected = [text.lower() for number in range(len(FORMATS)) for text in make_texts(10, number)]
     assert sorted(texts_of(corpus, tokenizer)) == sorted(expected)
+    for split in (TRAIN, HELDOUT):
+        found = texts_of_split(corpus, split, tokenizer)
+        assert found == sorted(found, key=expected.index)
 
 
 def test_urls_are_read(tokenizer, tmp_path):

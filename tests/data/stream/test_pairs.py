@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith.data.stream.pairs import IN_ORDER, IS_NEXT, IS_RANDOM, NO_LABEL, SWAPPED, draw_ordered_pairs, draw_pairs
+from bertsmith.data.stream.pairs import IN_ORDER, IS_NEXT, NO_LABEL, SWAPPED, draw_ordered_pairs, draw_pairs
 
 MAX_TOKENS = 61
 
@@ -34,17 +34,12 @@ def many_pairs(count, **options):
     return pairs
 
 
-def test_segments_fit_and_are_never_empty():
-    for pair in many_pairs(3000):
-        assert len(pair.first) > 0
-        assert len(pair.second) > 0
-        assert len(pair.first) + len(pair.second) <= MAX_TOKENS
-
-
 def test_a_true_second_segment_follows_and_a_random_one_comes_from_elsewhere():
     for pair in many_pairs(3000):
         assert np.all(np.diff(pair.first) == 1)
         assert np.all(np.diff(pair.second) == 1)
+        assert min(len(pair.first), len(pair.second)) > 0
+        assert len(pair.first) + len(pair.second) <= MAX_TOKENS
         assert pair.first[0] // 10_000 == 1
         if pair.label == IS_NEXT:
             assert pair.second[0] // 10_000 == 1
@@ -58,13 +53,6 @@ def test_without_truncation_the_true_second_segment_follows_immediately():
         for pair in pairs_of(make_document(1, [5, 6, 7, 5]), seed=seed, max_tokens=100, short_probability=0.0):
             if pair.label == IS_NEXT:
                 assert pair.second[0] == pair.first[-1] + 1
-
-
-def test_half_of_the_labels_are_true():
-    labels = [pair.label for pair in many_pairs(100_000)]
-    trues = labels.count(IS_NEXT)
-    assert stats.binomtest(trues, len(labels), 0.5).pvalue > 1e-4
-    assert labels.count(IS_RANDOM) + trues == len(labels)
 
 
 def test_short_targets_are_drawn_for_a_tenth_of_the_documents():

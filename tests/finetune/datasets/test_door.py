@@ -24,14 +24,6 @@ def table(separator, names=("Review Text", "Sentiment Label"), rows=PAIRS):
     return "".join(separator.join(row) + "\n" for row in quoted)
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
-def test_any_separator_and_encoding_is_read(tmp_path, separator, encoding):
-    content = table(separator, names=("text", "label")).encode(encoding)
-    (tmp_path / "a.csv").write_bytes((b"\xff\xfe" if encoding == "utf-16-le" else b"") + content)
-    assert [(one.text, one.label) for one in LABELLED.read(tmp_path / "a.csv")] == PAIRS
-
-
 def test_columns_are_found_by_the_words_of_their_names(tmp_path):
     path = write(tmp_path / "a.csv", "\ufeff" + table(";"))
     with pytest.warns(UserWarning, match="reads text from Review Text, label from Sentiment Label"):
@@ -75,6 +67,8 @@ def test_a_folder_for_each_class_is_read(tmp_path):
         (tmp_path / "train" / name).write_text(text)
     (tmp_path / "train" / "neg" / "b.png").write_bytes(b"\x00")
     (tmp_path / "train" / "urls.txt").write_text("x")
+    (tmp_path / "train" / "pos" / "circle").symlink_to(tmp_path / "train")
+    (tmp_path / "train" / "pos" / "gone.txt").symlink_to(tmp_path / "nowhere")
     with pytest.warns(UserWarning, match=r"left out 1 \.png files, 1 files of unsup"):
         found = LABELLED.read(tmp_path / "train")
     assert found == [LabelledText("dull", None, "neg"), *(LabelledText(one, None, "pos") for one in ("lovely", "warm"))]
@@ -115,10 +109,10 @@ def test_rows_with_faults_are_refused_or_left_out_counted_and_listed(tmp_path, r
 
 
 def test_lists_in_cells_are_read_or_refused(tmp_path):
-    cells = ["\"['sport', 'news']\"", "['food']", '"[\'it\'\'s\', ""two words""]"', "[]", "['a' 'b\\n']"]
-    path = write(tmp_path / "a.csv", "text,labels\n" + "".join(f"some text,{cell}\n" for cell in cells[:2] + cells[3:]))
+    cells = ["\"['sport', 'news']\"", "['food']", '"[""it\'s"", \'two words\']"', "[]", r"['a' 'b\\n']"]
+    path = write(tmp_path / "a.csv", "text,labels\n" + "".join(f"some text,{cell}\n" for cell in cells))
     found = [one.labels for one in MULTILABELLED.read(path)]
-    assert found == [("sport", "news"), ("food",), (), ("a", "bn")] or found[3] == ("a", "b\\n")
+    assert found == [("sport", "news"), ("food",), ("it's", "two words"), (), ("a", r"b\n")]
     for cell in ("[1 0]", "[1. 0.]", '"[1, 0, 0]"'):
         rows = f"some text,{cell}\n" * 2
         with pytest.raises(InputError, match="line 2.*labels are given by name"):
@@ -145,16 +139,6 @@ def test_a_column_a_label_is_read(tmp_path):
     wrong = write(tmp_path / "a.csv", "text,a,b\nx,1,0\ny,2,0\n")
     with pytest.raises(InputError, match="line 3: the label a is '2', not 0 or 1"):
         MULTILABELLED.read(wrong, ReadingOptions(label_column=("a", "b")))
-
-
-def test_choices_as_the_hub_has_them():
-    words = ["wind", "rain", "snow", "sun"]
-    arc = {"id": "x", "question": "which?", "choices": {"text": words, "label": ["A", "B", "C", "D"]}, "answerKey": "D"}
-    race = {"article": "the word is sun", "question": "which word?", "options": words, "answer": "D"}
-    swag = {"sent1": "a", "sent2": "b", **{f"ending{n}": word for n, word in enumerate(words)}, "label": 3}
-    for row in (arc, race, swag):
-        (found,) = CHOICES.read([row])
-        assert (found.label, found.choices[3].endswith("sun")) == (3, True)
 
 
 def test_choices_are_found_by_their_own_names():

@@ -1,38 +1,11 @@
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from bertsmith.cli.options import Command, declares
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.questions import QUESTIONS
+from bertsmith.finetune.datasets.related import RELATED
 from bertsmith.finetune.datasets.tagged import TAGGED
 from bertsmith.finetune.datasets.texts import CHOICES, LABELLED, MULTILABELLED, RANKINGS, SCORED
-from bertsmith.settings import built
-
-
-def test_columns_are_typed_by_name_or_number():
-    received = []
-
-    @declares(ReadingOptions)
-    def command(**settings):
-        received.append(built(ReadingOptions, settings))
-
-    app = typer.Typer()
-    app.command("read", cls=Command)(command)
-    app.command("other")(lambda: None)
-    words = "read --text-column 0 --pair-column=-1 --label-column gold --choice-column 2 --choice-column b --no-header"
-    CliRunner().invoke(app, [*words.split(), "--faults", "skip", "--word-column=-2"], catch_exceptions=False)
-    expected = ReadingOptions(
-        text_column=0,
-        pair_column=-1,
-        label_column="gold",
-        choice_columns=(2, "b"),
-        header=False,
-        word_column=-2,
-        faults="skip",
-    )
-    assert received == [expected]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +17,7 @@ def test_columns_are_typed_by_name_or_number():
         (CHOICES, "tag_column", 1),
         (TAGGED, "header", False),
         (QUESTIONS, "label_column", 0),
+        (RELATED, "choice_columns", ("a",)),
     ],
 )
 def test_an_option_that_the_files_have_no_use_for_is_refused(tmp_path, reader, name, value):

@@ -168,14 +168,6 @@ def test_bad_input_is_one_line_with_its_place(name, text, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_an_option_of_other_files_is_refused(tmp_path):
-    (tmp_path / "a.tsv").write_text("a\tb\n")
-    with pytest.raises(ConfigError, match="--choice-column is not for the files of embed"):
-        RELATED.read(tmp_path / "a.tsv", ReadingOptions(choice_columns=("a",)), task="embed")
-    with pytest.raises(InputError, match="no such file"):
-        RELATED.read(tmp_path / "b.tsv")
-
-
 def sentences_of(number):
     return [f"Sentence {letter} of story {number} is here." for letter in "abcdefgh"]
 

@@ -119,16 +119,6 @@ def test_a_shape_gives_what_the_table_says(tmp_path, shape):
         assert [shown(task, example) for example in reader.read(path, options)] == expected
 
 
-def test_a_folder_a_class(tmp_path):
-    for label, text in (("pos", "good soup"), ("neg", "bad room")):
-        (tmp_path / "t" / label).mkdir(parents=True)
-        (tmp_path / "t" / label / "1.txt").write_text(text)
-    (tmp_path / "t" / "pos" / "circle").symlink_to(tmp_path / "t")
-    (tmp_path / "t" / "pos" / "gone.txt").symlink_to(tmp_path / "nowhere")
-    reader = all_tasks()["classify"].spec.reader
-    assert [shown("classify", one) for one in reader.read(tmp_path / "t")] == ["bad room → neg", "good soup → pos"]
-
-
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_table_of_the_page_has_every_shape(language):
     page = (DOCS / language / "reference" / "tasks-and-files.md").read_text(encoding="utf-8")

@@ -32,11 +32,6 @@ def read(tmp_path, content, options=None):
     return read_labelled(path, options)
 
 
-def test_text_and_label_without_a_header(tmp_path):
-    examples = read(tmp_path, "a fine film\t1\nnot so fine\t0\n")
-    assert examples == [LabelledText("a fine film", None, "1"), LabelledText("not so fine", None, "0")]
-
-
 def test_a_header_is_found_by_its_names(tmp_path):
     assert read(tmp_path, "label\ttext_a\n1\t很好\n0\t不好\n") == [
         LabelledText("很好", None, "1"),
@@ -82,11 +77,6 @@ def test_an_example_knows_its_place_and_is_no_other_for_it(tmp_path):
     assert example.at == f"{tmp_path / 'data.tsv'}: line 3: "
     assert example == LabelledText("is it?", None, "yes")
     assert repr(example) == repr(LabelledText("is it?", None, "yes"))
-
-
-def test_pairs(tmp_path):
-    content = "sentence1\tsentence2\tlabel\nA man eats.\tHe eats.\tyes\n"
-    assert read(tmp_path, content) == [LabelledText("A man eats.", "He eats.", "yes")]
 
 
 def test_columns_by_name_and_by_number(tmp_path):
@@ -184,11 +174,6 @@ def test_numbers_are_no_header_and_no_score_in_silence(tmp_path):
     assert [example.score for example in read_scored(path, columns(header=True, text=0, label=1))] == [3.5, 1.0]
 
 
-def test_a_missing_file(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        read_labelled(tmp_path / "nowhere.tsv")
-
-
 def test_labels_are_in_a_stable_order():
     def examples(*labels):
         return [LabelledText("x", None, label) for label in labels]
@@ -198,15 +183,6 @@ def test_labels_are_in_a_stable_order():
     assert labels_of(examples("good", "bad", "good")) == ["bad", "good"]
     with pytest.raises(InputError, match="one class only"):
         labels_of(examples("a", "a"))
-
-
-def test_the_shared_task_files_are_read(shared_data):
-    sst2 = read_labelled(next((shared_data / "tasks" / "sst2").glob("*dev*")))
-    assert len(sst2) == 872
-    assert labels_of(sst2) == ["0", "1"]
-    chinese = read_labelled(next((shared_data / "tasks" / "chnsenticorp").glob("*dev*")))
-    assert len(chinese) == 1200
-    assert labels_of(chinese) == ["0", "1"]
 
 
 AWKWARD = [
@@ -334,13 +310,6 @@ def test_an_empty_cell_of_parquet_is_named_by_its_row(tmp_path):
     pq.write_table(pa.table({"text": [b"a"], "label": [1]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match="row 1: the text is a bytes, not text"):
         read_labelled(tmp_path / "a.parquet")
-
-
-def test_a_line_in_another_encoding_is_named(tmp_path):
-    path = write(tmp_path, "a.tsv", b"a\t1\nb\t0\ncaf\xe9\t1\n")
-    with pytest.raises(InputError, match="a.tsv: line 3 is not valid utf-8"):
-        read_labelled(path, ReadingOptions(encoding="utf-8"))
-    assert read_labelled(path)[2].text == "café"
 
 
 def test_the_shared_files_hold_what_a_plain_split_finds(shared_data):

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from bertsmith.finetune.metrics.spans import (
-    best_null_threshold,
     cmrc_scores,
     mixed_segments,
-    normalize_answer,
     squad_scores,
 )
 
@@ -106,11 +104,6 @@ def test_cmrc_equals_its_rules_on_ten_thousand_cases():
     assert np.stack([scores.exact_matches, scores.f1s], axis=1) == pytest.approx(np.array(expected, dtype=float))
 
 
-def test_normalisation_by_hand():
-    assert normalize_answer(" The  Broncos' win, in a\tway: an end. ") == "broncos win in way end"
-    assert normalize_answer("theme a-la") == "theme ala"
-
-
 def test_squad_by_hand():
     # "in denver colorado" against "denver": 1 common word of 3 and of 1
     scores = squad_scores(["in Denver, Colorado", "Denver"], [["Denver"], ["the denver.", "Boulder"]])
@@ -148,19 +141,3 @@ def test_cmrc_by_hand():
 )
 def test_latin_words_inside_chinese(text, segments):
     assert mixed_segments(text) == segments
-
-
-def test_the_null_threshold_is_the_best_of_all_thresholds():
-    rng = np.random.default_rng(4)
-    for _ in range(500):
-        size = int(rng.integers(1, 12))
-        has_answer = rng.random(size) < 0.5
-        scores = np.where(has_answer, rng.integers(0, 3, size) / 2, 0.0)
-        nulls = rng.integers(0, 6, size).astype(float)
-        best, threshold = best_null_threshold(scores, nulls, has_answer)
-
-        def result(limit, scores=scores, nulls=nulls, has_answer=has_answer):
-            return np.where(nulls > limit, ~has_answer, scores).mean()
-
-        assert result(threshold) == pytest.approx(best)
-        assert best == pytest.approx(max(result(limit) for limit in [-np.inf, *nulls]))

@@ -3,7 +3,6 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
@@ -40,24 +39,6 @@ def test_a_chooser_learns_also_from_mixed_numbers_of_choices(tiny_model, tmp_pat
     assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["task"] == "choose"
     found = Choose.load(tmp_path / "run" / "model")([e.context for e in dev], [e.choices for e in dev])
     assert [choice.index for choice in found] == [example.label for example in dev]
-
-
-def test_the_folder_predicts_the_same_in_transformers(tiny_model, tmp_path):
-    train = make_questions(16)
-    fine_tune(ChoiceTask.of(train), tiny_model, train, train, tmp_path / "run", SETTINGS)
-    folder = tmp_path / "run" / "model"
-    reference = transformers.AutoModelForMultipleChoice.from_pretrained(str(folder)).eval()
-    rows = WordPieceTokenizer.load(folder)(["the man"] * 3, ["eats bread", "reads", "a book !"])
-    tokens = RaggedBatch.from_sequences(rows["input_ids"], rows["token_type_ids"])
-    columns = {
-        "input_ids": tokens.pad(tokens.input_ids),
-        "attention_mask": tokens.padding_mask.long(),
-        "token_type_ids": tokens.pad(tokens.token_type_ids),
-    }
-    with torch.inference_mode():
-        expected = reference(**{name: values[None] for name, values in columns.items()}).logits
-        got = ChoiceTask().load(folder).eval()(tokens, 3)
-    torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("mixed", [False, True])

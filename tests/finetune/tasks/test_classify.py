@@ -102,15 +102,6 @@ def test_a_run_from_a_machine_of_another_precision_says_how_to_go_on(tiny_model,
     assert fine_tune_classifier(*job, replace(short, precision=begun)) == first
 
 
-def test_the_same_seed_gives_the_same_scores(tiny_model, tmp_path):
-    settings = FineTuningSettings(epochs=1, batch_size=8, learning_rate=1e-3, seed=3)
-    first, second = (
-        fine_tune_classifier(tiny_model, make_examples(40), make_examples(30), tmp_path / name, settings)
-        for name in ("a", "b")
-    )
-    assert first == second
-
-
 def test_from_random_starts_from_other_weights(tiny_model, tmp_path):
     settings = FineTuningSettings(epochs=1, learning_rate=1e-9, from_random=True)
     fine_tune_classifier(tiny_model, make_examples(8), make_examples(8), tmp_path / "run", settings)
@@ -146,44 +137,9 @@ def test_an_empty_dev_file_and_mixed_forms_are_refused(tiny_model, tmp_path):
         fine_tune_classifier(tiny_model, make_examples(8), pairs, tmp_path / "run", SETTINGS)
 
 
-def test_a_folder_of_something_else_is_left_alone(tiny_model, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("precious")
-    with pytest.raises(RunFolderError, match="not empty"):
-        fine_tune_classifier(tiny_model, make_examples(8), make_examples(4), tmp_path, SETTINGS)
-    assert (tmp_path / "metrics.jsonl").read_text() == "precious"
-
-
-def test_a_classifier_can_be_the_start_of_another(tiny_model, tmp_path):
-    """A new head is new, also where the folder has one of the same shape."""
-    fine_tune_classifier(tiny_model, make_examples(32), make_examples(8), tmp_path / "a", SETTINGS)
-    swapped = [LabelledText(e.text, None, {"good": "yes", "bad": "no"}[e.label]) for e in make_examples(32)]
-    fine_tune_classifier(tmp_path / "a" / "model", swapped, swapped[:8], tmp_path / "b", SETTINGS)
-    prediction = load_pipeline("classify", tmp_path / "b" / "model")([swapped[1].text])[0]
-    assert prediction.label == swapped[1].label
-
-
 def test_a_folder_without_model_is_refused(tmp_path):
-    with pytest.raises((CheckpointError, InputError)):
+    with pytest.raises(CheckpointError, match="no config.json; this is not a model folder"):
         fine_tune_classifier(tmp_path, make_examples(8), make_examples(8), tmp_path / "run", SETTINGS)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"epochs": 0},
-        {"batch_size": 0},
-        {"max_length": -1},
-        {"learning_rate": float("nan")},
-        {"learning_rate": float("inf")},
-        {"learning_rate": 0.0},
-        {"warmup_share": 1.5},
-        {"weight_decay": float("nan")},
-        {"layer_decay": 0.0},
-    ],
-)
-def test_impossible_settings_are_refused(changes):
-    with pytest.raises(ConfigError):
-        FineTuningSettings(**changes)
 
 
 def test_numbers_of_any_size_are_learned(tiny_model, tmp_path):

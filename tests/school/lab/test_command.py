@@ -34,18 +34,6 @@ def called(arguments, monkeypatch):
     return told[0]
 
 
-def test_everything_that_is_told_arrives(folders, runs, tmp_path, monkeypatch):
-    arguments = ["--model", f"mine={folders['base']}", "--model", str(folders["tag"]), "--runs", str(runs)]
-    arguments += ["--port", "0", "--language", "zh", "--progress", str(tmp_path / "cards.json")]
-    arguments += ["--api-key-file", str(tmp_path / "keys"), "--allow-host", "lab.example"]
-    (settings, folders_of_runs), named = called(arguments, monkeypatch)
-    assert settings.models == (("mine", str(folders["base"])), ("tag", str(folders["tag"])))
-    assert (settings.host, settings.port) == ("127.0.0.1", 0)
-    assert (settings.key_file, settings.allowed_hosts) == (str(tmp_path / "keys"), ("lab.example",))
-    assert list(folders_of_runs) == [runs]
-    assert named == {"language": "zh", "progress": tmp_path / "cards.json"}
-
-
 def test_the_model_of_a_run_is_named_by_its_run(folders, tmp_path, monkeypatch):
     for name in ("one", "two"):
         shutil.copytree(folders["base"], tmp_path / name / "model")
@@ -112,20 +100,6 @@ def test_the_address_is_told_when_it_can_be_reached(folders, monkeypatch):
     monkeypatch.setattr(pages.uvicorn, "Server", lambda _: SimpleNamespace(run=lambda **__: None))
     run.run_lab(ServeSettings(models=(("base", str(folders["base"])),), port=0))
     assert len(reached) == 1
-
-
-@pytest.mark.parametrize(("host", "is_kept"), [("127.0.0.1", True), ("0.0.0.0", False)])
-def test_others_turn_no_cards_in_the_file_of_who_started_the_lab(folders, monkeypatch, host, is_kept):
-    seen = []
-    monkeypatch.setenv("BERTSMITH_API_KEYS", "k" * 32)
-    monkeypatch.setattr(pages, "configure_logs", lambda: None)
-    monkeypatch.setattr(run, "build_lab", lambda *_, progress, **__: seen.append(progress))
-    monkeypatch.setattr(pages.uvicorn, "Config", lambda *_, **__: None)
-    monkeypatch.setattr(pages.uvicorn, "Server", lambda _: SimpleNamespace(run=lambda **__: None))
-    run.run_lab(ServeSettings(models=(("base", str(folders["base"])),), host=host, port=0))
-    (progress,) = seen
-    assert (progress is None) == is_kept
-    assert is_kept or not progress.parent.exists(), "kept after the lab was closed"
 
 
 @pytest.fixture

@@ -88,8 +88,8 @@ def test_a_result_is_kept_until_an_input_changes():
 
 
 def test_bold_italic_and_code_are_styled_and_tags_are_shown():
-    assert learn.markdown("a **b** *c* `<d>`\n\n<e> & 2 * 3") == (
-        "<p>a <b>b</b> <i>c</i> <code>&lt;d&gt;</code></p><p>&lt;e&gt; &amp; 2 * 3</p>"
+    assert learn.markdown("a **b** *c* `<d*e*>`\n\n<e> & 2 * 3 * 4") == (
+        "<p>a <b>b</b> <i>c</i> <code>&lt;d*e*&gt;</code></p><p>&lt;e&gt; &amp; 2 * 3 * 4</p>"
     )
 
 

@@ -53,10 +53,6 @@ def test_marks_leave_the_text_whole():
     assert "".join(shown.texts) == "AnnaPER lives in OsloLOC."
 
 
-def test_lessons_are_styled():
-    assert markdown("a **b** `c*d*`\n\n*e*") == "<p>a <b>b</b> <code>c*d*</code></p><p><i>e</i></p>"
-
-
 def drawn():
     weights = np.full((3, 3), 1 / 3, dtype=np.float32)
     names = [EVIL, "b", "c"]

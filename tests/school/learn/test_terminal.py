@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bertsmith_school.learn import Step, compute, find_lesson
-from bertsmith_school.learn.lesson import spans
 from bertsmith_school.learn.terminal import _fold, show_computation, show_lesson, show_markdown
 
 
@@ -59,16 +58,3 @@ def test_markup_in_a_text_is_shown_as_text():
 )
 def test_a_column_of_names_has_no_heading(step, headings):
     assert step.headings == headings
-
-
-def test_bold_italic_and_code_are_cut_out_of_a_text():
-    parts = [part for part in spans("a **b** *c* `d*e*` 2 * 3 * 4") if part[1]]
-    assert parts == [
-        ("", "a "),
-        ("bold", "b"),
-        ("", " "),
-        ("italic", "c"),
-        ("", " "),
-        ("code", "d*e*"),
-        ("", " 2 * 3 * 4"),
-    ]

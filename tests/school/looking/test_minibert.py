@@ -54,31 +54,12 @@ def by_autograd(model, ids, positions, labels):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_every_gradient_passes_the_finite_difference_check(variant):
-    model, ids, positions, labels = small(**variant)
-    _, gradients = model.loss_and_gradients(ids, positions, labels, total=5)
-    assert gradients.keys() == model.parameters.keys()
-    step = 1e-5
-    for name, value in model.parameters.items():
-        flat, derived = value.reshape(-1), gradients[name].reshape(-1)
-        measured = np.empty_like(derived)
-        for place in range(len(flat)):
-            kept = flat[place]
-            sides = []
-            for nudge in (step, -step):
-                flat[place] = kept + nudge
-                sides.append(model.loss_and_gradients(ids, positions, labels, total=5)[0])
-            flat[place] = kept
-            measured[place] = (sides[0] - sides[1]) / (2 * step)
-        assert np.abs(derived - measured).max() < 1e-6 * max(1.0, np.abs(derived).max()), name
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_every_gradient_equals_that_of_autograd(variant):
     model, ids, positions, labels = small(1, **variant)
     loss, gradients = model.loss_and_gradients(ids, positions, labels, total=5)
     expected, derived = by_autograd(model, ids, positions, labels)
     assert loss == pytest.approx(expected, abs=1e-12)
+    assert gradients.keys() == model.parameters.keys()
     for name, gradient in gradients.items():
         np.testing.assert_allclose(gradient, derived[name], atol=1e-12, err_msg=name)
 
