@@ -162,7 +162,7 @@ def build_index(
         before = {document.name: document.digest for document in old.current.documents} if old else {}
         known = before if old and old.current.reading == READING else {}
         new = {Path(folder) / name: name for name, digest in digests.items() if known.get(name) != digest}
-        _, faults = without_unreadable(list(new), settings.encoding, others=len(new) < len(digests))
+        _, faults = without_unreadable(list(new), settings.encoding, beside_others=len(new) < len(digests))
         if new and (note := left_out([folder], text_endings(), faults)):
             warnings.warn(note, stacklevel=2)
         for path, fault in faults.items():

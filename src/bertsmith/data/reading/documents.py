@@ -105,12 +105,12 @@ def readable_files(paths: Sequence[str | Path], encoding: str = "auto", beside: 
 
 
 def without_unreadable(
-    files: Sequence[FileT], encoding: str = "auto", *, others: bool = False
+    files: Sequence[FileT], encoding: str = "auto", *, beside_others: bool = False
 ) -> tuple[list[FileT], dict[str, str]]:
     """Reads the documents among files on all cores, and keeps what stands in them.
 
     Returns the files that can be read, and why the others cannot, by their names, as `left_out` tells it. `InputError`
-    where none can, unless there are `others` besides these files.
+    where none can, unless there are others beside these files.
     """
     names = {str(one.name if isinstance(one, Source) else one): one for one in files}
     documents = [name for name in names if document_ending(name)]
@@ -119,7 +119,7 @@ def without_unreadable(
     with ThreadPoolExecutor(min(available_cores(), len(documents)) or 1) as threads:
         answers = threads.map(lambda name: _answered(name, encoding, keep=True).get("fault"), documents)
         faults = {name: fault for name, fault in zip(documents, answers, strict=True) if fault}
-    if files and len(faults) == len(names) and not others:
+    if files and len(faults) == len(names) and not beside_others:
         name, fault = next(iter(faults.items()))
         others = f"; and {len(faults) - 1} other document(s) cannot be read" if len(faults) > 1 else ""
         raise InputError(f"{name}: {fault}{others}")
