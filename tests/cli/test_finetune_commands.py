@@ -319,7 +319,7 @@ def test_options_that_do_not_go_together(arguments, message, tiny_model, tmp_pat
     data.write_text(content, encoding="utf-8")
     files = ["--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
     assert message in typed(capsys, "finetune", *arguments, *files, code=2)
-    assert arguments[0] == "features" or not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsys):

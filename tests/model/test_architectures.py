@@ -194,7 +194,8 @@ def one_becomes(bad):
         ("encoder.layer.1.attention.self.key.weight", one_becomes(math.nan), "holds NaN or infinity"),
         ("encoder.layer.1.attention.self.key.weight", one_becomes(math.inf), "holds NaN or infinity"),
         ("pooler.dense.bias", one_becomes(math.nan), "holds NaN or infinity"),
-        ("pooler.dense.bias", torch.Tensor.int, "is torch.int32"),
+        ("pooler.dense.bias", torch.Tensor.int, "is I32"),
+        ("encoder.layer.1.attention.self.key.weight", torch.Tensor.int, "is I32"),
     ],
 )
 def test_weights_that_are_no_numbers_are_named(tmp_path, name, spoil, message):

@@ -12,6 +12,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -20,7 +21,7 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.files import claim_folder, locked, read_json, write_json
+from bertsmith.files import claim_folder, leaving_no_trace, locked, read_json, write_json
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
@@ -157,8 +158,10 @@ def fine_tune(
         **({} if teacher is None else {"teacher": fingerprint_weights(hub_folder(teacher))}),
         **({} if weights is None else {"weights": digest_of([*weights[0], *weights[1]])}),
     }
-    claim_folder(folder, "finetune.json", request, beside=FURTHER)
-    with locked(folder):
+    with ExitStack() as stack:
+        stack.enter_context(leaving_no_trace(folder, "metrics.jsonl"))
+        claim_folder(folder, "finetune.json", request, beside=FURTHER)
+        stack.enter_context(locked(folder))
         if (folder / "result.json").exists():
             # 可能恰好在写下结果之后、删去状态之前被打断
             _remove_state(folder)

@@ -39,6 +39,7 @@ INT8_WEIGHTS = "model.int8.safetensors"
 CHECKSUM = "bertsmith_crc32c"
 """Among the notes in the header of a file: the checksum of its tensors."""
 _SCALE = "_scale"
+_FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 WRAPPERS = (
     *("module", "_orig_mod", "_fsdp_wrapped_module", "model", "base_model", "bert_model", "auto_model", "student"),
 )
@@ -394,15 +395,20 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
         file, spelling = self.names[name]
         return list(file.header[spelling]["shape"])
 
+    def _kind(self, name: str) -> str:
+        file, spelling = self.names[name]
+        return str(file.header[spelling]["dtype"])
+
     def read(self, names: list[str], shape: list[int]) -> Tensor | str:
         """Returns one of our tensors in float32, stacked by rows from its one or several on disk; or what is wrong."""
         each = [shape[0] // len(names), *shape[1:]] if shape else shape
         for name in names:
             if self.shape(name) != each:
                 return f"{name} has shape {self.shape(name)}, the model needs {each}"
+            # 先看类型：整数的一块与浮点的几块拼在一起，就看不出来了
+            if name not in self._scales and self._kind(name) not in _FLOATING:
+                return f"{name} is {self._kind(name)}, not a floating-point tensor"
         value = self.get(names[0]) if len(names) == 1 else self._join(names, each)
-        if not value.is_floating_point():
-            return f"{names[0]} is {value.dtype}, not a floating-point tensor"
         # 最小值、最大值会传播 NaN：一遍扫描、不分配内存就能看出权重是否已坏
         for name, part in zip(names, value.chunk(len(names)) if len(names) > 1 else [value], strict=True):
             if part.numel() and not all(map(math.isfinite, map(float, torch.aminmax(part)))):
@@ -421,7 +427,7 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
 
     def _join(self, names: list[str], shape: list[int]) -> Tensor:
         """Stacks tensors of one shape, [R, ...] each → [K R, ...]."""
-        if any(file.header[spelling]["dtype"] != "F32" for file, spelling in map(self.names.__getitem__, names)):
+        if any(self._kind(name) != "F32" for name in names):
             return torch.cat([self.get(name) for name in names])
         joined = torch.empty(len(names) * shape[0], *shape[1:])
         for name, place in zip(names, joined.split(shape[0]), strict=True):

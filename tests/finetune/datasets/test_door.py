@@ -109,10 +109,10 @@ def test_rows_with_faults_are_refused_or_left_out_counted_and_listed(tmp_path, r
 
 
 def test_lists_in_cells_are_read_or_refused(tmp_path):
-    cells = ["\"['sport', 'news']\"", "['food']", '"[""it\'s"", \'two words\']"', "[]", r"['a' 'b\\n']"]
+    cells = ["\"['sport', 'news']\"", "['food']", '"[""it\'s"", \'two words\']"', "[]", r"['a' 'b\\n' 'c\x41' 'd\e']"]
     path = write(tmp_path / "a.csv", "text,labels\n" + "".join(f"some text,{cell}\n" for cell in cells))
     found = [one.labels for one in MULTILABELLED.read(path)]
-    assert found == [("sport", "news"), ("food",), ("it's", "two words"), (), ("a", r"b\n")]
+    assert found == [("sport", "news"), ("food",), ("it's", "two words"), (), ("a", r"b\n", "cA", "de")]
     for cell in ("[1 0]", "[1. 0.]", '"[1, 0, 0]"'):
         rows = f"some text,{cell}\n" * 2
         with pytest.raises(InputError, match="line 2.*labels are given by name"):

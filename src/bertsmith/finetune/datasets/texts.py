@@ -6,6 +6,8 @@ for each (SWAG: `ending0` to `ending3`, where `sent2` begins every ending), or a
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import math
 import re
 import warnings
@@ -173,10 +175,18 @@ def written_list(cell: Cell) -> list[str] | None:
         return items if text[0] == "[" else None
     rest = _QUOTED.sub("", inner)
     if _QUOTED.search(inner) and not rest.strip(", \n"):
-        return [re.sub(r"\\(.)", r"\1", one or other) for one, other in _QUOTED.findall(inner)]
+        return [_unquoted(found[0]) for found in _QUOTED.finditer(inner)]
     if text[0] == "[" and "," in inner:
         raise InputError(f"{cell.place}: the {cell.what} {text[:40]!r} looks like a list and is none; write its items")
     return None
+
+
+def _unquoted(literal: str) -> str:
+    """Returns what Python's quotes stand for; a backslash that begins none of its escapes goes."""
+    with contextlib.suppress(SyntaxError, ValueError), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return str(ast.literal_eval(literal))
+    return re.sub(r"\\(.)", r"\1", literal[1:-1])
 
 
 def _class(cell: Cell, _options: ReadingOptions) -> str:
