@@ -119,8 +119,8 @@ def test_pieces_are_drawn_as_often_as_they_are_likely():
     assert sample_pieces(torch.zeros(2, 30522), edge).tolist() == [0, 30521]
 
 
-def test_the_generator_is_a_third_as_wide_and_as_deep():
-    for size, heads, hidden in (("12/256", 1, 64), ("base", 4, 256), ("large", 5, 320), ("1/64", 1, 64)):
+def test_the_generator_has_a_third_of_the_heads_rounded_up_and_is_as_deep():
+    for size, heads, hidden in (("12/256", 2, 128), ("base", 4, 256), ("large", 6, 384), ("1/64", 1, 64)):
         config = ElectraConfig.named(size)
         small = generator_config(config)
         assert (small.num_attention_heads, small.hidden_size, small.intermediate_size) == (heads, hidden, 4 * hidden)

@@ -93,6 +93,12 @@ def test_vectors_of_pieces_start_as_counted_or_as_drawn(village, family, objecti
     expected = torch.from_numpy(piece_vectors(corpus, counted.shape[1]))
     seen = expected.any(dim=1)
     assert torch.equal(counted[: len(seen)][seen], expected[seen])
+    if family != "bert":
+        # 去往隐藏宽度的矩阵保住角度：数出来的相近，到了状态里仍相近
+        recipe = recipe_for("1/256", family=family, objective=objective, **SMALL)
+        model = recipe.build_objective().models(build_model(recipe, corpus, tokenizer))[""]
+        weight = model.backbone.embedding.projection.weight
+        torch.testing.assert_close(weight.T @ weight, torch.eye(128))
     # [MASK] 等没有邻居的词与随机的表相同
     assert not seen[tokenizer.mask_token_id]
     assert torch.equal(counted[: len(seen)][~seen], drawn[: len(seen)][~seen])

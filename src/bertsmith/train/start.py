@@ -90,6 +90,9 @@ def build_model(
         # ELECTRA 的两个模型共用一张词表：只数一次
         for table in {part.backbone.embedding.word.weight for part in parts}:
             _start_as_counted(table, corpus, recipe.seed)
+        for projection in filter(None, (getattr(part.backbone.embedding, "projection", None) for part in parts)):
+            # 正交的矩阵保住向量之间的角度：数出来的相近，到了隐藏状态里仍相近
+            nn.init.orthogonal_(projection.weight)
     for part in parts:
         if not start and recipe.model.sinusoids:
             _start_as_sinusoids(part, recipe.model.sinusoids)
