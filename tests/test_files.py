@@ -289,7 +289,7 @@ def test_only_its_own_leftovers_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".pred.tsv.7.tmp", ".pred.tsv.tmp", "pred"]
 
 
-WRITES = """
+WRITES_SLOWLY = """
 import pathlib, sys
 from bertsmith.files import atomic_path
 with atomic_path(pathlib.Path(sys.argv[1])) as temporary:
@@ -300,7 +300,7 @@ with atomic_path(pathlib.Path(sys.argv[1])) as temporary:
 
 
 def test_two_processes_may_write_the_same_file(tmp_path):
-    command = [sys.executable, "-c", WRITES, tmp_path / "pred"]
+    command = [sys.executable, "-c", WRITES_SLOWLY, tmp_path / "pred"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "writing\n"
         write_text(tmp_path / "pred", "early")
