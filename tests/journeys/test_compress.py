@@ -31,12 +31,15 @@ SETTINGS = FineTuningSettings(epochs=8, batch_size=8, learning_rate=1e-3, max_le
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A classifier that knows its examples, and a file of them."""
-    folder = tmp_path_factory.mktemp("trained")
+    return trained_in(tmp_path_factory.mktemp("trained"), "bert")
+
+
+def trained_in(folder, family):
+    """A classifier of three layers that knows its examples, and a file of them."""
     torch.manual_seed(0)
     texts = [*(example.text for example in EXAMPLES), "another word that nobody reads anywhere"]
     tokenizer = WordPieceTokenizer.train(texts * 4, vocab_size=120)
-    config = family_named("bert").config.named("3/64", vocab_size=len(tokenizer)).with_position_limit(32)
+    config = family_named(family).config.named("3/64", vocab_size=len(tokenizer)).with_position_limit(32)
     ModelForPreTraining(config.changed(num_attention_heads=4)).save_pretrained(folder / "start")
     tokenizer.save(folder / "start")
     fine_tune(make_task("classify", EXAMPLES), folder / "start", EXAMPLES, EXAMPLES, folder / "run", SETTINGS)
@@ -63,14 +66,7 @@ def test_every_step_is_scored_and_the_folder_is_used_like_any_other(trained, tmp
 
 
 def test_heads_of_layers_that_share_their_weights_are_cut_in_all_of_them(tmp_path):
-    torch.manual_seed(0)
-    tokenizer = WordPieceTokenizer.train([example.text for example in EXAMPLES] * 4, vocab_size=120)
-    config = family_named("albert").config.named("3/64", vocab_size=len(tokenizer)).with_position_limit(32)
-    ModelForPreTraining(config.changed(num_attention_heads=4)).save_pretrained(tmp_path / "start")
-    tokenizer.save(tmp_path / "start")
-    fine_tune(make_task("classify", EXAMPLES), tmp_path / "start", EXAMPLES, EXAMPLES, tmp_path / "run", SETTINGS)
-    lines = ["text\tlabel", *(f"{example.text}\t{example.label}" for example in EXAMPLES)]
-    (tmp_path / "dev.tsv").write_text("\n".join(lines), encoding="utf-8")
+    trained_in(tmp_path, "albert")
     compress(tmp_path / "run/model", tmp_path / "small", dev=tmp_path / "dev.tsv", heads=0.25)
     pruned = ModelForSequenceClassification.from_pretrained(tmp_path / "small").config.pruned_heads
     assert len(pruned) == 3

@@ -202,20 +202,20 @@ class _Work:
         )
         config = self.model.config
         blocks: list[Any] = list(self.model.backbone.encoder.blocks)
-        # 共享权重的几层是同一个模块：它的头只排一次，剪就在每一层都剪
-        left = {block: config.heads_left(layer) for layer, block in enumerate(blocks)}
+        # 共享权重的几层是同一个模块：它的头只在其中第一层排一次，剪就在每一层都剪
+        first = [blocks.index(block) for block in blocks]
+        left = {layer: config.heads_left(layer) for layer in first}
         ranked = sorted(
-            (value, blocks.index(block), head)
-            for block, heads in left.items()
-            for head, value in zip(heads, importance[blocks.index(block)], strict=True)
+            (value, layer, head)
+            for layer, heads in left.items()
+            for head, value in zip(heads, importance[layer], strict=True)
         )
-        wanted, cut = round(share * len(ranked)), {block: set[int]() for block in left}
+        wanted, cut = round(share * len(ranked)), {layer: set[int]() for layer in left}
         for _, layer, head in ranked:
-            block = blocks[layer]
             # 每层至少留一个头：没有头的层无法计算
-            if sum(map(len, cut.values())) < wanted and len(cut[block]) + 1 < len(left[block]):
-                cut[block].add(head)
-        prune_heads(self.model, {layer: cut[block] for layer, block in enumerate(blocks) if cut[block]})
+            if sum(map(len, cut.values())) < wanted and len(cut[layer]) + 1 < len(left[layer]):
+                cut[layer].add(head)
+        prune_heads(self.model, {layer: cut[one] for layer, one in enumerate(first) if cut[one]})
         self.measure(f"{sum(map(len, cut.values()))} of {len(ranked)} heads cut")
 
     def cut(self, text: Sequence[str], encoding: str) -> None:

@@ -31,10 +31,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.lines import require_file
 from bertsmith.data.reading.records import FileNames
-from bertsmith.data.reading.sources import is_url
+from bertsmith.data.reading.sources import find_text_files, is_url, text_endings
 from bertsmith.data.reading.tables import ending_of, kind_of
 from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, claim_folder, leaving_no_trace, locked, read_json, write_json, write_text
@@ -200,7 +199,9 @@ def solve(
             if not is_url(str(unlabelled)):
                 require_file(Path(unlabelled))
         files = text_files(text) if text else []
-        own = readable_files(files, "auto", beside=folder) if files else []
+        # 只记名字和大小，不打开：文本改过之后，同一条命令不能当作续训；输出的文件夹可以就在文本旁边
+        found = find_text_files(files, text_endings()) if files else []
+        own = [file for file in found if folder.resolve() not in file.resolve().parents]
         job = _Job(task, parts, folds, folder, options, files, models, console or Console(quiet=True))
         request = {
             "task": {"task": task.name, **task.describe()},
