@@ -17,10 +17,10 @@ from bertsmith.errors import CheckpointError
 from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.tasks.classify import ClassificationTask, MultiLabelTask
 from bertsmith.finetune.tasks.regress import RegressionTask
-from bertsmith.finetune.words import mix_of, train_words
+from bertsmith.finetune.words import _losses, mix_of, train_words
 from bertsmith.inference.classify import MULTI, REGRESSION, SINGLE
 from bertsmith.inference.linear import WORDS_FILE, read_words
-from bertsmith.inference.words import Words, ngrams
+from bertsmith.inference.words import CHOICES, Words, ngrams
 
 SENTENCE = "the man reads Ada's book, quickly!! 我们喜欢这本书。 ภาษา naïve straße 3,5 :-) कक्षा"
 
@@ -185,3 +185,18 @@ def test_a_part_that_adds_nothing_stays_out():
     assert mix_of(SINGLE, knows, guesses, truth.tolist())[0] == (1.0, 0.0, 0.0)
     # 两部分一样好：只留便宜的词
     assert mix_of(SINGLE, knows, knows, truth.tolist())[0] == (0.0, 1.0, 0.0)
+
+
+def test_the_loss_of_choices_is_that_of_a_softmax_over_each_question():
+    """Beside cross-entropy and its gradient by torch, for three questions of different lengths."""
+    draws = np.random.default_rng(0)
+    counts, rights = (2, 4, 3), (1, 0, 2)
+    scores = torch.from_numpy(draws.normal(size=(sum(counts), 1)) * 50).requires_grad_()
+    truth = [2 * n + (place == rights[n]) for n, count in enumerate(counts) for place in range(count)]
+    losses, slopes = _losses(CHOICES, scores.detach().numpy(), np.array(truth, dtype=np.float64))
+    rows = scores[:, 0].split(counts)
+    expected = torch.stack([-row.log_softmax(0)[right] for row, right in zip(rows, rights, strict=True)])
+    expected.sum().backward()
+    np.testing.assert_allclose(losses[[1, 2, 8]], expected.detach().numpy(), atol=1e-12)
+    assert losses.sum() == pytest.approx(float(expected.detach().sum()))
+    np.testing.assert_allclose(slopes, scores.grad.numpy(), atol=1e-12)

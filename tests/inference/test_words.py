@@ -12,11 +12,13 @@ import bertsmith
 from bertsmith.cli import app
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.finetune.tasks import save_task
+from bertsmith.finetune.tasks.choose import ChoiceTask
 from bertsmith.finetune.tasks.classify import ClassificationTask, MultiLabelTask
+from bertsmith.finetune.tasks.rank import RankingTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import MULTI, REGRESSION, SINGLE
-from bertsmith.inference.words import Words
+from bertsmith.inference.words import CHOICES, RELEVANCE, Words
 from bertsmith.model import ModelConfig, ModelForSequenceClassification
 from bertsmith.tokenizer import load_tokenizer
 
@@ -25,6 +27,8 @@ TASKS = {
     SINGLE: ClassificationTask(("no", "yes"), temperature=2.0, positive_threshold=0.3),
     MULTI: MultiLabelTask(("x", "y"), thresholds=(0.5, 0.5)),
     REGRESSION: RegressionTask(mean=1.0),
+    RELEVANCE: RankingTask(),
+    CHOICES: ChoiceTask(),
 }
 
 
@@ -35,7 +39,7 @@ def words_of(problem, mix):
     outputs = 2 if problem == MULTI else 1
     weights = draws.normal(size=(len(features), outputs)).astype(np.float32)
     bias = draws.normal(size=outputs).astype(np.float32)
-    return Words(problem, tuple(labels), False, features, np.ones(len(features), np.float32), weights, bias, mix)
+    return Words(problem, tuple(labels), features, np.ones(len(features), np.float32), weights, bias, mix)
 
 
 @pytest.fixture(params=[SINGLE, MULTI, REGRESSION])
@@ -125,6 +129,34 @@ def test_a_server_answers_with_words_alone(alone):
         assert told["engine"] == "words"
         assert "layers" not in told
         assert client.post("/tokenize", json={"texts": ["a"]}).status_code == 422
+
+
+@pytest.mark.parametrize("task", [RankingTask(), ChoiceTask()])
+def test_commands_and_a_server_rank_and_choose_with_words_alone(task, tmp_path):
+    from fastapi.testclient import TestClient
+
+    from bertsmith.serve.app import build_app
+    from bertsmith.serve.settings import served
+
+    folder = tmp_path / "words"
+    folder.mkdir()
+    save_task(task, folder, 0)
+    words_of(task.problem, (0.0, 1.0, 0.0)).save(folder)
+    pipeline, texts = load_pipeline(task.name, folder), ["the man eats bread", "the woman reads", "a book !"]
+    with TestClient(build_app(served([f"words={folder}"], None)), base_url="http://127.0.0.1") as client:
+        if task.name == "rank":
+            best = pipeline("the book", texts)[0]
+            found = client.post("/rerank", json={"query": "the book", "texts": texts}).json()[0]
+            assert (found["index"], found["score"]) == (best.index, pytest.approx(best.score))
+            told = {"prediction": pipeline.scores(["the book"], texts[:1])[0], "input": ["the book", texts[0]]}
+        else:
+            best = pipeline("the book", texts[:2])
+            body = {"texts": ["the book"], "choices": [texts[:2]]}
+            (found,) = client.post("/predict", json=body).json()["predictions"]
+            assert (found["choice"], found["probabilities"]) == (best.index, pytest.approx(best.probabilities))
+            told = {"prediction": texts[best.index], "input": ["the book", *texts[:2]]}
+    run = CliRunner().invoke(app, ["predict", "\t".join(told["input"]), "--model", str(folder), "--json"])
+    assert {name: json.loads(run.stdout)[name] for name in told} == told
 
 
 def test_what_cannot_be_is_said(alone, both, tiny_model):

@@ -278,6 +278,65 @@ def test_answers_of_a_file_are_solved_by_words_and_an_encoder(encoder, tmp_path,
     assert "Where the parts differ" in found.report.read_text()
 
 
+def choice_rows(count, seed):
+    """The right dish is of the fruit that was bought, but for one in ten."""
+    draws, found = random.Random(seed), []
+    for number in range(count):
+        dishes = draws.sample(["apple", "pear", "plum", "fig"], draws.choice([3, 4]))
+        right = draws.randrange(len(dishes))
+        bought = dishes[right] if draws.random() > 0.1 else "quince"
+        context = f"the man has bought a {bought} {number}"
+        found.append({"context": context, "choices": [f"a cold {one} tart" for one in dishes], "label": right})
+    return found
+
+
+def ranking_rows(count, seed):
+    """The relevant text has two of the query's three words, but for one query in ten."""
+    draws, found = random.Random(seed), []
+    known = ["red", "blue", "green", "sun", "moon", "star", "tree", "leaf", "river", "stone", "cloud", "rain"]
+    for number in range(count):
+        asked = draws.sample(known, 3)
+        texts = [draws.sample(asked if draws.random() > 0.1 else known, 2), *(draws.sample(known, 2) for _ in range(3))]
+        query = " ".join([*asked, str(number)])
+        found += [{"query": query, "text": " ".join(text), "relevance": int(text is texts[0])} for text in texts]
+    return found
+
+
+@pytest.mark.parametrize(("task", "rows", "count"), [("choose", choice_rows, 110), ("rank", ranking_rows, 60)])
+def test_choices_and_rankings_are_solved_by_words_and_an_encoder(task, rows, count, encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
+    monkeypatch.setattr(journey, "STEPS", 8)
+    file, held = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+    for path, some in ((file, rows(count, 0)), (held, rows(40, 1))):
+        path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    asked = {"task": task} if task == "rank" else {}
+    found = bertsmith.solve(file, tmp_path / "out", dev=held, model=encoder, minutes=5.0, **asked)
+    tries = {one.name: one for one in found.details.tries}
+    assert found.details.task == task
+    assert tries["words"].score > 0.8
+    assert found.details.answer == "words + fine-tuned encoder"
+    assert bertsmith.evaluate(found.model_folder, held).metrics == pytest.approx(found.metrics, abs=1e-6)
+    pairs = ["the man has bought a fig", "red sun"], ["a cold fig tart", "the sun is red"]
+    parts = (load_pipeline(task, found.model_folder, only=only) for only in (None, "words", "encoder"))
+    whole, ours, theirs = (one.logits(*pairs) for one in parts)
+    torch.testing.assert_close(whole, 0.5 * theirs + 0.8 * ours)
+    assert "Where the parts differ" in found.report.read_text()
+
+
+@pytest.mark.parametrize(("task", "rows"), [("choose", choice_rows), ("rank", ranking_rows)])
+def test_few_choices_and_rankings_are_held_out_in_turn(task, rows, tmp_path):
+    found = bertsmith.solve(rows(40, 0), tmp_path / "out", task=task)
+    assert found.details.answer == "words"
+    assert found.details.tries[1].score > 0.6
+    split = json.loads((tmp_path / "out/split.json").read_text())
+    assert len(set(split["folds"])) == 5
+    pipeline = load_pipeline(task, found.model_folder)
+    if task == "choose":
+        assert pipeline("the man has bought a fig", ["an apple", "a cold fig tart", "a pear"]).index == 1
+    else:
+        assert pipeline("red sun moon", ["a blue stone", "the red moon"])[0].index == 1
+
+
 def test_an_encoder_that_knows_nothing_stays_out(tmp_path, encoder):
     """As one of another language would: its vocabulary has none of the words."""
     torch.manual_seed(0)
@@ -470,7 +529,9 @@ def test_a_page_that_was_not_drawn_is_drawn_by_the_same_command(tmp_path, monkey
         ([{"text": f"a {n}", "label": "x"} for n in range(20)], {}, InputError, "one class only"),
         ([{"text": f"a {n}", "label": f"x{n}"} for n in range(20)], {}, InputError, "a class of its own"),
         ([{"text": "same", "label": "ab"[n % 2]} for n in range(20)], {}, InputError, "too few to hold some out"),
-        (rows_of(40, 0), {"task": "rank"}, ConfigError, "bertsmith finetune rank"),
+        (rows_of(40, 0), {"task": "embed"}, ConfigError, "bertsmith finetune embed"),
+        (rows_of(40, 0), {"task": "rank"}, InputError, "no query column"),
+        ([{"query": "a", "text": "b", "relevance": 1}] * 20, {"task": "rank"}, InputError, "all equally relevant"),
         ([{"words": ["a", "b"], "tags": ["X", "X"]}] * 20, {}, InputError, "no more than one tag"),
         (
             tagged_rows(40, 0),

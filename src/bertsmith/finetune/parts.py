@@ -13,9 +13,10 @@ from bertsmith.finetune.chain import train_chain
 from bertsmith.finetune.linear import Fit
 from bertsmith.finetune.spans import train_spans
 from bertsmith.finetune.tasks.answer import AnsweringTask
+from bertsmith.finetune.tasks.choose import ChoiceTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.tag import TaggingTask
-from bertsmith.finetune.tasks.task import AdditiveTask
+from bertsmith.finetune.tasks.task import AdditiveTask, WordsTask
 from bertsmith.finetune.words import train_words
 from bertsmith.inference.chain import Chain
 from bertsmith.inference.linear import LinearModel
@@ -30,13 +31,13 @@ def train_linear(
         return train_chain(task, train, dev, folds=folds)
     if isinstance(task, AnsweringTask):
         return train_spans(task, train, dev, folds=folds)
-    return train_words(cast("Any", task), train, dev, folds=folds)
+    return train_words(cast("WordsTask[Any, Any]", task), train, dev, folds=folds)
 
 
 def majority(task: AdditiveTask[Any, Any], train: Sequence[Any]) -> LinearModel:
-    """Returns a model without features: it gives the shares of classes, tags or labels, or the mean; not for spans."""
-    if isinstance(task, AnsweringTask):
-        raise ConfigError("answers have no commonest one")
+    """Returns a model without features: it gives the shares of classes, tags or labels, or the mean."""
+    if isinstance(task, (AnsweringTask, ChoiceTask)):
+        raise ConfigError(f"{task.name} has no commonest one")
     target = np.asarray(task.targets(train), dtype=np.float64)
     labels = tuple(task.config_fields()["id2label"].values())
     if isinstance(task, RegressionTask):
@@ -49,4 +50,4 @@ def majority(task: AdditiveTask[Any, Any], train: Sequence[Any]) -> LinearModel:
     biases = bias.astype(np.float32)
     if isinstance(task, TaggingTask):
         return replace(Chain.none(labels), bias=biases)
-    return replace(Words.none(task.problem, labels, paired=cast("Any", task).paired), bias=biases)
+    return replace(Words.none(task.problem, labels), bias=biases)

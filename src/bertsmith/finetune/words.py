@@ -18,20 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.linear import STRENGTHS, Fit, Floats, Losses, fitted, most_frequent, scores_of
 from bertsmith.finetune.spans import SPANS, span_losses
-from bertsmith.finetune.tasks.classify import TextTask
 from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.finetune.tasks.task import WordsTask
 from bertsmith.inference.classify import REGRESSION, SINGLE
-from bertsmith.inference.words import PART, SIMILARITIES, StatesLayer, Words, all_outputs, counted
+from bertsmith.inference.words import CHOICES, PART, SIMILARITIES, StatesLayer, Words, all_outputs, counted
 
 CHANCE = 1.92
 """Half the 95 % quantile of chi squared with one degree of freedom."""
 
 
 def train_words(
-    task: TextTask[Any, Any],
+    task: WordsTask[Any, Any],
     train: Sequence[Any],
     dev: Sequence[Any] | None,
     strengths: Sequence[float] = STRENGTHS,
@@ -49,7 +48,7 @@ def train_words(
         The model; the strength, and the outputs for dev or, by folds, for the training examples.
     """
     labels = tuple(task.config_fields()["id2label"].values())
-    known = replace(_known(task, train, len(labels)), problem=task.problem, labels=labels)
+    known = replace(_known(task, train, max(len(labels), 1)), problem=task.problem, labels=labels)
     features = _matrix(known, task, train)
     held = None if dev is None else _matrix(known, task, dev)
     weights, bias, fit = _learned(task, features, train, held, dev, folds, strengths)
@@ -57,7 +56,7 @@ def train_words(
 
 
 def train_states(
-    task: TextTask[Any, Any],
+    task: WordsTask[Any, Any],
     pooling: str,
     vectors: Tensor,
     train: Sequence[Any],
@@ -78,11 +77,11 @@ def train_states(
     weights, bias, fit = _learned(task, scaled[0], train, scaled[1], dev, folds, STRENGTHS)
     weights /= spread.numpy()[:, None]
     layer = StatesLayer(pooling, weights, (bias - mean.numpy() @ weights).astype(np.float32))
-    return Words.none(problem, labels, paired=task.paired, states=layer), fit
+    return Words.none(problem, labels, states=layer), fit
 
 
 def _learned(
-    task: TextTask[Any, Any],
+    task: WordsTask[Any, Any],
     features: Any,
     train: Sequence[Any],
     held: Any,
@@ -94,16 +93,18 @@ def _learned(
     problem, labels = task.problem, tuple(task.config_fields()["id2label"].values())
     target = np.asarray(task.targets(train), dtype=np.float64)
     each = _example_weights(task, target)
-    columns = 1 if problem == SINGLE and len(labels) == 2 else len(labels)
-    every = np.arange(len(train))
+    columns = 1 if problem == SINGLE and len(labels) == 2 else max(len(labels), 1)
+    every = np.arange(len(target))
     if dev is None:
         # 一份一份地留出：每个例子都由没学过它的模型来答
-        parts = [np.flatnonzero(np.asarray(folds) == part) for part in np.unique(folds)]
+        of = np.repeat(np.asarray(folds), task.rows(train))
+        parts = [np.flatnonzero(of == part) for part in np.unique(of)]
         pieces = [(np.setdiff1d(every, part), features[part]) for part in parts]
         order = np.concatenate(parts)
         wanted = target[order]
     else:
-        pieces, order, wanted = [(every, held)], np.arange(len(dev)), np.asarray(task.targets(dev), dtype=np.float64)
+        wanted = np.asarray(task.targets(dev), dtype=np.float64)
+        pieces, order = [(every, held)], np.arange(len(wanted))
     measured = _example_weights(task, wanted)
 
     def losses(rows: NDArray[np.int64]) -> Losses:
@@ -135,10 +136,10 @@ def _learned(
     return weights.astype(np.float32), bias.astype(np.float32), Fit(strength, known)
 
 
-def _known(task: TextTask[Any, Any], train: Sequence[Any], outputs: int) -> Words:
+def _known(task: WordsTask[Any, Any], train: Sequence[Any], outputs: int) -> Words:
     """Returns a model without weights that knows the n-grams of the training texts, and how rare they are."""
-    texts, pairs = columns_of(train, task.paired)
-    found = np.zeros(SIMILARITIES + 2, dtype=np.int64)
+    texts, pairs = task.columns(train)
+    found = np.zeros(Words.most, dtype=np.int64)
     for first in range(0, len(texts), PART):
         part = slice(first, first + PART)
         for _, features, _ in counted(texts[part], None if pairs is None else pairs[part]):
@@ -148,14 +149,14 @@ def _known(task: TextTask[Any, Any], train: Sequence[Any], outputs: int) -> Word
     known = most_frequent(found, outputs)
     rarity = 1 + np.log((1 + len(texts)) / (1 + found[known]))
     nothing = np.zeros((len(known), 1), dtype=np.float32)
-    return Words("", (), task.paired, known.astype(np.int32), rarity.astype(np.float32), nothing, nothing[:1, 0])
+    return Words("", (), known.astype(np.int32), rarity.astype(np.float32), nothing, nothing[:1, 0])
 
 
-def _matrix(words: Words, task: TextTask[Any, Any], examples: Sequence[Any]) -> Any:
+def _matrix(words: Words, task: WordsTask[Any, Any], examples: Sequence[Any]) -> Any:
     """Returns the features of examples as a sparse matrix [N, F]."""
     from scipy.sparse import csr_matrix, vstack
 
-    texts, pairs = columns_of(examples, task.paired)
+    texts, pairs = task.columns(examples)
     parts = []
     for first in range(0, len(texts), PART):
         part = slice(first, first + PART)
@@ -164,16 +165,24 @@ def _matrix(words: Words, task: TextTask[Any, Any], examples: Sequence[Any]) -> 
     return vstack(parts, format="csr")
 
 
-def _example_weights(task: TextTask[Any, Any], target: Floats) -> Floats:
+def _example_weights(task: WordsTask[Any, Any], target: Floats) -> Floats:
     weights = getattr(task, "class_weights", ())
     return np.asarray(weights)[target.astype(np.int64)] if weights else np.ones(len(target))
 
 
 def _losses(problem: str, scores: Floats, target: Floats) -> tuple[Floats, Floats]:
-    """Returns losses [N], of answers one for all, and slopes at scores [N, C]; C may be 1 for two classes: log odds."""
+    """Returns losses [R], of answers one for all, and slopes at scores [N, C]; C may be 1 for two classes: log odds."""
     if problem == SPANS:
         loss, slopes = span_losses(scores, target)
         return np.array([loss]), slopes
+    if problem == CHOICES:
+        # 题目内部做 softmax：目标的一半是题号，奇数的那个是正确选项
+        question, right = np.divmod(target.astype(np.int64), 2)
+        starts = np.flatnonzero(np.diff(question, prepend=-1))
+        counts = np.diff(starts, append=len(question))
+        shifted = scores[:, 0] - np.repeat(np.maximum.reduceat(scores[:, 0], starts), counts)
+        logs = shifted - np.repeat(np.log(np.add.reduceat(np.exp(shifted), starts)), counts)
+        return -logs * right, (np.exp(logs) - right)[:, None]
     if problem == REGRESSION:
         errors = scores - target.reshape(scores.shape)
         return 0.5 * np.square(errors[:, 0]), errors
@@ -200,7 +209,7 @@ def mix_of(
     Args:
         problem: one of `PROBLEM_TYPES`, or `SPANS`.
         encoder: [N, K], as `words`: outputs for N examples that neither part was trained on.
-        target: what is true of them, as `TextTask.targets` says it; numbers on the scale of the file.
+        target: what is true of them, as `AdditiveTask.targets` says it; numbers on the scale of the file.
         slack: nats; negative where the examples are too few to tell, and an encoder knows more beforehand.
 
     Returns:

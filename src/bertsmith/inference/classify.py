@@ -36,7 +36,6 @@ from bertsmith.model import (
 )
 from bertsmith.model.config import PROBLEM_TYPES
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
-from bertsmith.tokenizer.encoding import Encoding
 
 SINGLE, MULTI, REGRESSION = PROBLEM_TYPES
 
@@ -397,7 +396,7 @@ class Ranked:
     text: str
 
 
-class Rank(Pipeline, name="rank"):
+class Rank(LinearPipeline, name="rank"):
     """Puts texts in order of relevance to a query, from both read together (Nogueira and Cho 2019).
 
     The model is a sequence classifier with one output; its sigmoid is the score, or the output itself where the folder
@@ -405,20 +404,21 @@ class Rank(Pipeline, name="rank"):
     """
 
     architectures = (ModelForSequenceClassification,)
+    words_kind = Words
     two_texts = "a query and its text"
     endpoints = ("/rerank", "/v1/rerank", "/v2/rerank")
 
     def __init__(
         self,
-        model: ModelForSequenceClassification,
-        tokenizer: Tokenizer,
+        model: ModelForSequenceClassification | Words,
+        tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
         *,
         prompt: str = "",
         activation: Activation = "Sigmoid",
     ) -> None:
-        """Takes a model with one output and no `problem_type`; see `Pipeline` and `RankSettings`."""
-        if len(model.config.id2label) != 1 or model.config.problem_type is not None:
+        """Takes a model with one output and no `problem_type`, or words; see `LinearPipeline` and `RankSettings`."""
+        if not isinstance(model, Words) and (len(model.config.id2label) != 1 or model.config.problem_type is not None):
             raise ConfigError(
                 f"the model has {len(model.config.id2label)} outputs and problem_type {model.config.problem_type!r};"
                 " a ranker has one output and no problem_type"
@@ -467,15 +467,20 @@ class Rank(Pipeline, name="rank"):
 
         Where the two are too long together, the longer one is cut.
         """
+        return self.told(self.logits(queries, texts))
+
+    def told(self, logits: Tensor) -> NDArray[np.float64]:
+        """Returns the scores [N] that outputs [N, 1] say."""
         # 双精度的 sigmoid：float32 在 17 以上就饱和为 1，高分之间会并列
-        logits = self.logits(queries, texts).double()
-        scores: NDArray[np.float64] = (logits.sigmoid() if self.activation == "Sigmoid" else logits).numpy()
+        found = logits[:, 0].double()
+        scores: NDArray[np.float64] = (found.sigmoid() if self.activation == "Sigmoid" else found).numpy()
         return scores
 
     def logits(self, queries: Sequence[str], texts: Sequence[str]) -> Tensor:
-        """Returns [N] float32, the scores of pairs before the sigmoid; arguments and errors as in `scores`."""
+        """Returns [N, 1] float32, the scores of pairs before the sigmoid; arguments and errors as in `scores`."""
         require_list(queries, texts)
-        return sequence_logits(self, [self.prompt + query for query in queries], texts)[:, 0]
+        asked = [self.prompt + query for query in queries]
+        return self.together((queries, texts), lambda: sequence_logits(self, asked, texts))
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns a query and one text."""
@@ -490,7 +495,7 @@ class Choice:
     probabilities: tuple[float, ...]
 
 
-class Choose(Pipeline, name="choose"):
+class Choose(LinearPipeline, name="choose"):
     """Chooses among answers or continuations (Devlin et al. 2019, §4.4).
 
     Every choice makes a sequence of its own, `[CLS] context [SEP] choice [SEP]`, and gets one score; the softmax over
@@ -498,6 +503,7 @@ class Choose(Pipeline, name="choose"):
     """
 
     architectures = (ModelForMultipleChoice,)
+    words_kind = Words
     two_texts = "a context and its choice"
     endpoints = ("/predict",)
 
@@ -511,15 +517,17 @@ class Choose(Pipeline, name="choose"):
             InputError: a string was given for a list, the numbers differ, or a context has no choice.
         """
         _require_choices(contexts, choices)
-        found: list[Choice] = []
-        for part in parts(len(contexts)):
-            counts = [len(texts) for texts in choices[part]]
-            encoded = encode_choices(self.tokenizer, contexts[part], choices[part], self.max_length)
-            # 每个选项单独算分：题目的选项数可以不同，长短相近的序列也能排在一起算
-            scores = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], choice_score)
-            rows = scores.squeeze(-1).split(counts)
-            found += [Choice(int(row.argmax()), tuple(row.softmax(-1).tolist())) for row in rows]
-        return found
+        return self.told(self.logits(*choice_rows(contexts, choices)), [len(texts) for texts in choices])
+
+    def logits(self, contexts: Sequence[str], choices: Sequence[str]) -> Tensor:
+        """Returns [R, 1] float32, the scores of R single choices, each beside its context."""
+        # 每个选项单独算分：题目的选项数可以不同，长短相近的序列也能排在一起算
+        return self.together((contexts, choices), lambda: sequence_rows(self, contexts, choices, choice_score, 1))
+
+    def told(self, logits: Tensor, counts: Sequence[int]) -> list[Choice]:
+        """Returns what scores [R, 1] say of questions, each with so many choices."""
+        rows = logits[:, 0].split(list(counts))
+        return [Choice(int(row.argmax()), tuple(row.softmax(-1).tolist())) for row in rows]
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns a context with two choices."""
@@ -532,12 +540,10 @@ def choice_score(model: ModelForMultipleChoice, batch: RaggedBatch) -> Tensor:
     return scores
 
 
-def encode_choices(
-    tokenizer: Tokenizer, contexts: Sequence[str], choices: Sequence[Sequence[str]], max_length: int
-) -> Encoding:
-    """Returns one row `[CLS] context [SEP] choice [SEP]` for every choice, one question after the other."""
+def choice_rows(contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Returns the context and the text of every choice, one question after the other."""
     repeated = chain.from_iterable(map(repeat, contexts, map(len, choices)))
-    return tokenizer(list(repeated), list(chain.from_iterable(choices)), max_length=max_length)
+    return list(repeated), list(chain.from_iterable(choices))
 
 
 def _require_choices(contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> None:

@@ -24,6 +24,9 @@ from torch import Tensor
 from bertsmith.inference.linear import LinearModel, Mix, Part, write_words
 from bertsmith.model.config import PROBLEM_TYPES
 
+RELEVANCE, CHOICES = "rank", "choose"
+"""Other problems: log odds of relevance, and scores of which a softmax is over those of a question."""
+
 BITS = 18
 """An n-gram is one of 2^18 numbers, in each block of features: a fifth of a million n-grams collide little."""
 PART = 1024
@@ -45,7 +48,8 @@ _KINDS = np.full(0x110000, -1, dtype=np.int8)
 """Kind of each code point, found when it is first met."""
 _LONGEST, _WORDS, _CHARACTERS = 5, 0, 1
 SIMILARITIES = 6 << BITS
-"""Blocks of 2^18 features each: words and characters of the text, of the second, of both; then two similarities."""
+"""Blocks of 2^18 features each: words and characters of the text, of the second, of both; then `ALIKE` similarities."""
+ALIKE = 4
 
 
 @dataclass(frozen=True)
@@ -70,16 +74,15 @@ class Words(LinearModel):
     """A linear model over hashed n-grams of texts or pairs; C is 1 for two classes, whose log odds it gives.
 
     Attributes:
-        problem: one of `PROBLEM_TYPES`: what the outputs mean.
+        problem: what the outputs mean: one of `PROBLEM_TYPES`, or `RELEVANCE` or `CHOICES`, whose outputs have no name.
         rarity: [F] float32, 1 + log((1 + texts) / (1 + texts with it)).
         states: what gives the encoder's outputs where it has no head of its own.
     """
 
-    most = SIMILARITIES + 2
+    most = SIMILARITIES + ALIKE
 
     problem: str
     labels: tuple[str, ...]
-    paired: bool
     features: NDArray[np.int32]
     rarity: Floats
     weights: Floats
@@ -90,16 +93,17 @@ class Words(LinearModel):
     @property
     def pipeline(self) -> str:
         """The name of the pipeline that it is for."""
-        return dict(zip(PROBLEM_TYPES, ("classify", "multilabel", "regress"), strict=True))[self.problem]
+        named = dict(zip(PROBLEM_TYPES, ("classify", "multilabel", "regress"), strict=True))
+        return named.get(self.problem, self.problem)
 
     @classmethod
-    def none(cls, problem: str, labels: Sequence[str], *, paired: bool, states: StatesLayer | None = None) -> Words:
+    def none(cls, problem: str, labels: Sequence[str], *, states: StatesLayer | None = None) -> Words:
         """Returns a model that knows no n-gram: all outputs are 0, or the encoder's by the layer over its states."""
         nothing = np.zeros(0, dtype=np.float32)
         mix = (0.0, 1.0, 0.0) if states is None else (1.0, 0.0, 0.0)
         numbers = nothing.astype(np.int32)
-        columns = np.zeros((0, len(labels)), dtype=np.float32)
-        return cls(problem, tuple(labels), paired, numbers, nothing, columns, columns.sum(0), mix, states)
+        columns = np.zeros((0, max(len(labels), 1)), dtype=np.float32)
+        return cls(problem, tuple(labels), numbers, nothing, columns, columns.sum(0), mix, states)
 
     def only(self, part: Part) -> Words | None:
         """Returns what gives the outputs of one part; None where the encoder has a head of its own, or is not there."""
@@ -140,12 +144,13 @@ class Words(LinearModel):
         return rows, columns, values[known] * self.rarity[columns]
 
     def _alike(self, texts: Sequence[str], pairs: Sequence[str]) -> Iterator[Entries]:
-        """Yields the cosine of the two texts' words, and of their characters."""
+        """Yields the cosine of the two texts' words, and the share of the first's that the second has; of characters."""
         # 训练没见过的词（-1，即最后一个）两边都有，正是最强的相似：按最罕见的算
         rarity = np.append(self.rarity, self.rarity.max(initial=1.0))
         for kind in (_WORDS, _CHARACTERS):
             # 没有特征的模型（多数类）也不比较两段
-            if (place := int(self.places[SIMILARITIES + kind])) < 0:
+            places = self.places[SIMILARITIES + kind : SIMILARITIES + ALIKE : 2]
+            if not len(places := places[places >= 0]):
                 continue
             sides = []
             for given in (texts, pairs):
@@ -153,14 +158,16 @@ class Words(LinearModel):
                 rows, _, scaled = _scaled(rows, features, values * rarity[self.places[features]])
                 sides.append((rows << (BITS + 1) | features, rows, scaled))
             _, left, right = np.intersect1d(sides[0][0], sides[1][0], assume_unique=True, return_indices=True)
-            products = sides[0][2][left] * sides[1][2][right]
-            cosines = np.bincount(sides[0][1][left], products, minlength=len(texts)).astype(np.float32)
-            yield np.arange(len(texts)), np.full(len(texts), place), SIMILARITY_SCALE * cosines
+            ours, theirs, of = sides[0][2][left], sides[1][2][right], sides[0][1][left]
+            # 段落越长，余弦越小；问题的词有多少在段落里，与长短无关
+            for place, products in zip(places, (ours * theirs, ours * ours), strict=False):
+                found = np.bincount(of, products, minlength=len(texts)).astype(np.float32)
+                yield np.arange(len(texts)), np.full(len(texts), place), SIMILARITY_SCALE * found
 
     def save(self, folder: Path) -> None:
         """Writes `words.safetensors` into a folder."""
         arrays = {"features": self.features, "rarity": self.rarity, "weights": self.weights, "bias": self.bias}
-        told = {"problem": self.problem, "labels": self.labels, "paired": self.paired, "mix": self.mix}
+        told = {"problem": self.problem, "labels": self.labels, "mix": self.mix}
         if self.states is not None:
             arrays |= {"states": self.states.weights, "states_bias": self.states.bias}
             told["pooling"] = self.states.pooling
@@ -173,14 +180,7 @@ class Words(LinearModel):
         if "states" in arrays:
             layer = StatesLayer(str(told["pooling"]), arrays.pop("states"), arrays.pop("states_bias"))
         ours, theirs, offset = map(float, told["mix"])
-        found = cls(
-            str(told["problem"]),
-            tuple(told["labels"]),
-            bool(told["paired"]),
-            **arrays,
-            mix=(ours, theirs, offset),
-            states=layer,
-        )
+        found = cls(str(told["problem"]), tuple(told["labels"]), **arrays, mix=(ours, theirs, offset), states=layer)
         size, outputs = len(found.features), len(found.bias)
         shapes = (found.features.shape, found.rarity.shape, found.weights.shape)
         if layer is not None and (layer.weights.ndim != 2 or layer.bias.shape != layer.weights.shape[1:]):

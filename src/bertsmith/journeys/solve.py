@@ -39,7 +39,6 @@ from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderE
 from bertsmith.files import atomic_path, claim_folder, leaving_no_trace, locked, read_json, write_json, write_text
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
 from bertsmith.finetune.datasets.tagged import WORD_LINES
-from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
 from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
 from bertsmith.finetune.linear import in_order
@@ -73,7 +72,7 @@ from bertsmith.seeding import generator
 from bertsmith.settings import Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
 
-SHAPES = ("classify", "multilabel", "regress", "tag", "answer")
+SHAPES = ("classify", "multilabel", "regress", "tag", "answer", "choose", "rank")
 """The tasks whose labels can be solved for: their outputs can be added up."""
 
 SUGGESTED = ("classify", "multilabel", "answer")
@@ -114,7 +113,7 @@ class SolveOptions:
 
     panel: ClassVar[str] = "What is tried"
 
-    task: str | None = option(None, help="classify, multilabel, regress, tag or answer; default: by the labels.")
+    task: str | None = option(None, help="Default: by the labels; rank is never guessed.")
     minutes: float = option(10.0, min=0.01, help="Minutes for all together; words take seconds and always run.")
     seed: int = option(0, help="Random seed.")
     suggest: int = option(50, min=1, help="Rows of --unlabelled to label next.")
@@ -285,8 +284,8 @@ def _scores(task: AdditiveTask[Any, Any], examples: Sequence[Any]) -> bool:
 
 
 def _shape(train: DataSource, reading: ReadingOptions) -> str:
-    """Returns what the labels are: tags, answers, sets where columns or a separator say so, numbers, names."""
-    for name in ("tag", "answer"):
+    """Returns what the labels are: tags, answers, choices, sets where columns or a separator say so, numbers, names."""
+    for name in ("tag", "answer", "choose"):
         if _reads_as(name, train, reading):
             return name
     if reading.separator is not None or len(reading.label_column or ()) > 1:
@@ -303,12 +302,14 @@ def _shape(train: DataSource, reading: ReadingOptions) -> str:
 def _reads_as(task: str, train: DataSource, reading: ReadingOptions) -> bool:
     """Tells whether a file or rows are what a task reads whose rows have more than a text and a label."""
     if isinstance(train, (str, Path)):
-        ending, kinds = ending_of(Path(train)), ("jsonl", "parquet")
+        ending, kind = ending_of(Path(train)), kind_of(Path(train))
         if task == "tag" and ending in WORD_LINES:
             return True
-        if kind_of(Path(train)) not in kinds and not (task == "answer" and ending == ".json"):
+        # 选项的列名（ending0、choice_a……）不会认错，表格也行
+        named = task == "choose" and not Path(train).is_dir()
+        if kind not in ("jsonl", "parquet") and not named and not (task == "answer" and ending == ".json"):
             return False
-    # 词与标签等长的两列，或问题、段落与答案：读得通就是
+    # 词与标签等长的两列，问题、段落与答案，或问题与选项：读得通就是
     try:
         task_named(task).spec.reader.read(train, reading)
     except BertsmithError:
@@ -458,8 +459,7 @@ class _Job:
             encoder = Embed(model, tokenizer, InferenceConfig(best_device(), max_length=length), pooling=pooling)
 
             def states(examples: Sequence[Any]) -> Tensor:
-                columns = columns_of(examples, task.paired)
-                return sequence_rows(encoder, *columns, READS[pooling], encoder.width())
+                return sequence_rows(encoder, *task.columns(examples), READS[pooling], encoder.width())
 
             plan = self.notes.plans.get(name)
             if plan is None:

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.texts import CHOICES, ChoiceExample
@@ -26,19 +27,20 @@ from bertsmith.finetune.tasks.task import (
     NoOptions,
     Record,
     Rows,
-    Task,
     TaskSpec,
+    WordsTask,
     auto_model,
     worst,
 )
-from bertsmith.inference.classify import Choice, Choose, encode_choices
+from bertsmith.inference.classify import Choice, Choose, choice_rows
+from bertsmith.inference.words import CHOICES as CHOICE_SCORES
 from bertsmith.model import ModelForMultipleChoice
 from bertsmith.objectives import ChoiceObjective
 from bertsmith.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class ChoiceTask(Task[ChoiceExample, Choice]):
+class ChoiceTask(WordsTask[ChoiceExample, Choice]):
     """One right choice for each question."""
 
     spec: ClassVar = TaskSpec(
@@ -72,9 +74,8 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
             if not 0 <= example.label < len(example.choices):
                 place = f"{example.context[:40]!r}: the right choice {example.label}"
                 raise InputError(f"{place} is none of {len(example.choices)}, from 0")
-        contexts, choices = _columns(examples)
-        encoded = encode_choices(tokenizer, contexts, choices, max_length)
-        bounds = pairwise([0, *accumulate(map(len, choices))])
+        encoded = tokenizer(*self.columns(examples), max_length=max_length)
+        bounds = pairwise([0, *accumulate(self.rows(examples))])
         return [
             EncodedExample(
                 encoded["input_ids"][start:end], encoded["token_type_ids"][start:end], (end - start, example.label)
@@ -86,6 +87,43 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
     def objective(self) -> ChoiceObjective:
         """Cross-entropy over the choices of each question."""
         return ChoiceObjective()
+
+    @property
+    def problem(self) -> str:
+        """Scores of which a softmax is over the choices of a question."""
+        return CHOICE_SCORES
+
+    def rows(self, examples: Sequence[ChoiceExample]) -> list[int]:
+        """Returns how many choices each question has."""
+        return [len(example.choices) for example in examples]
+
+    def targets(self, examples: Sequence[ChoiceExample]) -> list[int]:
+        """Returns for each choice the number of its question, doubled, and 1 more where it is the right one."""
+        return [
+            2 * number + (choice == one.label)
+            for number, one in enumerate(examples)
+            for choice, _ in enumerate(one.choices)
+        ]
+
+    def columns(self, examples: Sequence[ChoiceExample]) -> tuple[list[str], list[str]]:
+        """Returns the context of every choice, and the choices."""
+        return choice_rows(*_columns(examples))
+
+    def told(self, pipeline: Choose, outputs: Tensor, examples: Sequence[ChoiceExample]) -> list[Choice]:
+        """Returns the choices."""
+        return pipeline.told(outputs, self.rows(examples))
+
+    def shown(self, examples: Sequence[ChoiceExample]) -> list[tuple[str, str]]:
+        """Returns every choice beside its context, and whether it is right."""
+        return [
+            (f"{one.context} ⏐ {choice}", "right" if number == one.label else "wrong")
+            for one in examples
+            for number, choice in enumerate(one.choices)
+        ]
+
+    def said(self, _pipeline: Choose, outputs: Tensor) -> list[str]:
+        """Returns the scores; they mean something beside those of the other choices."""
+        return [f"{score:.3f}" for score in outputs[:, 0].tolist()]
 
     def predicted(self, pipeline: Choose, examples: Sequence[ChoiceExample]) -> list[Choice]:
         """Chooses for every question."""

@@ -51,7 +51,6 @@ from bertsmith.finetune.metrics.classification import (
     multilabel_scores,
 )
 from bertsmith.finetune.tasks.task import (
-    AdditiveTask,
     CardText,
     EncodedExample,
     Evaluation,
@@ -62,6 +61,7 @@ from bertsmith.finetune.tasks.task import (
     Record,
     Rows,
     TaskSpec,
+    WordsTask,
     worst,
 )
 from bertsmith.inference.classify import MULTI, SINGLE, Classify, LabelsPrediction, MultiLabel, Prediction
@@ -89,7 +89,7 @@ def text_card(does: str, limit: str, *, arguments: str = "", call: str = "") -> 
     )
 
 
-class TextTask(AdditiveTask[TextT, PredictionT]):
+class TextTask(WordsTask[TextT, PredictionT]):
     """What the tasks over a text or a pair share; a field `paired` says which of the two the model reads."""
 
     example: ClassVar[type[TextOrPair]]
@@ -104,18 +104,17 @@ class TextTask(AdditiveTask[TextT, PredictionT]):
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[TextT], max_length: int) -> list[EncodedExample]:
         """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each example, with its target."""
-        encoded = tokenizer(*columns_of(examples, self.paired), max_length=max_length)
+        encoded = tokenizer(*self.columns(examples), max_length=max_length)
         rows = zip(encoded["input_ids"], encoded["token_type_ids"], self.targets(examples), strict=True)
         return [EncodedExample([ids], [types], target) for ids, types, target in rows]
 
     def predicted(self, pipeline: Any, examples: Sequence[TextT]) -> list[PredictionT]:
         """Returns what the pipeline says of each text or pair."""
-        return list(pipeline(*columns_of(examples, self.paired)))
+        return list(pipeline(*self.columns(examples)))
 
-    def outputs(self, pipeline: Any, examples: Sequence[TextT]) -> Tensor:
-        """Returns [N, K]."""
-        outputs: Tensor = pipeline.logits(*columns_of(examples, self.paired))
-        return outputs
+    def columns(self, examples: Sequence[TextT]) -> tuple[list[str], list[str] | None]:
+        """Returns the texts, or the pairs, as the task reads them."""
+        return columns_of(examples, self.paired)
 
     def told(self, pipeline: Any, outputs: Tensor, _examples: Sequence[TextT]) -> list[PredictionT]:
         """Returns what the pipeline makes of outputs."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.files import write_json
@@ -30,12 +31,13 @@ from bertsmith.finetune.tasks.task import (
     NoOptions,
     Record,
     Rows,
-    Task,
     TaskSpec,
+    WordsTask,
     worst,
 )
 from bertsmith.inference.classify import ACTIVATION_CLASSES, Activation, Rank
 from bertsmith.inference.task_file import USAGE_FILE, read_told, stated_length
+from bertsmith.inference.words import RELEVANCE
 from bertsmith.model import ModelConfig, ModelForSequenceClassification
 from bertsmith.model.folder import read_architecture
 from bertsmith.objectives import MultiLabelObjective
@@ -56,7 +58,7 @@ class _Query:
 
 
 @dataclass(frozen=True)
-class RankingTask(Task[RankingExample, float]):
+class RankingTask(WordsTask[RankingExample, float]):
     """The relevance of texts to queries.
 
     Attributes:
@@ -93,6 +95,36 @@ class RankingTask(Task[RankingExample, float]):
         if len({example.relevance for example in train}) < 2:
             raise InputError("the texts of the training file are all equally relevant; there is nothing to learn")
         return cls()
+
+    @property
+    def problem(self) -> str:
+        """Log odds of relevance."""
+        return RELEVANCE
+
+    def targets(self, examples: Sequence[RankingExample]) -> list[list[float]]:
+        """Returns how relevant each text is."""
+        return [[example.relevance] for example in examples]
+
+    def columns(self, examples: Sequence[RankingExample]) -> tuple[list[str], list[str]]:
+        """Returns queries and texts."""
+        return [example.query for example in examples], [example.text for example in examples]
+
+    def told(self, pipeline: Rank, outputs: Tensor, _examples: Sequence[RankingExample]) -> list[float]:
+        """Returns the scores."""
+        scores: list[float] = pipeline.told(outputs).tolist()
+        return scores
+
+    def shown(self, examples: Sequence[RankingExample]) -> list[tuple[str, str]]:
+        """Returns each query with its text, and the relevance."""
+        return [(f"{one.query} ⏐ {one.text}", f"{one.relevance:g}") for one in examples]
+
+    def said(self, pipeline: Rank, outputs: Tensor) -> list[str]:
+        """Returns the scores."""
+        return [f"{score:.3f}" for score in pipeline.told(outputs)]
+
+    def check_dev(self, dev: Sequence[RankingExample]) -> None:
+        """Makes sure that some query has a relevant text."""
+        _judged_queries(dev, [0.0] * len(dev))
 
     def config_fields(self) -> dict[str, Any]:
         """Returns one output, without a problem type: what `CrossEncoder` saves."""
@@ -144,7 +176,7 @@ class RankingTask(Task[RankingExample, float]):
                 raise InputError(f"{example.text[:40]!r}: the relevance {example.relevance} is not in [0, 1]")
         # 三个文件都先编码再训练：没有一条相关文本的文件评不了分，要在训练之前就报
         _judged_queries(examples, [0.0] * len(examples))
-        queries, texts = _columns(examples)
+        queries, texts = self.columns(examples)
         encoded = tokenizer([self.prompt + query for query in queries], texts, max_length=max_length)
         return [
             EncodedExample([ids], [types], [example.relevance])
@@ -164,7 +196,7 @@ class RankingTask(Task[RankingExample, float]):
 
     def predicted(self, pipeline: Rank, examples: Sequence[RankingExample]) -> list[float]:
         """Scores the pairs."""
-        scores: list[float] = pipeline.scores(*_columns(examples)).tolist()
+        scores: list[float] = pipeline.scores(*self.columns(examples)).tolist()
         return scores
 
     def metrics(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> dict[str, float]:
@@ -230,7 +262,3 @@ def _best(query: _Query, relevant: bool) -> int:
     """Returns the number of the example with the highest score among the relevant ones, or among the others."""
     places = np.flatnonzero(query.relevant == relevant)
     return int(query.numbers[places[query.scores[places].argmax()]])
-
-
-def _columns(examples: Sequence[RankingExample]) -> tuple[list[str], list[str]]:
-    return [example.query for example in examples], [example.text for example in examples]

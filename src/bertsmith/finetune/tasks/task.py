@@ -492,6 +492,19 @@ class AdditiveTask(Task[ExampleT, PredictionT]):
         return [(*shown[place], *both) for place, both in zip(places.tolist(), said, strict=True)]
 
 
+class WordsTask(AdditiveTask[ExampleT, PredictionT]):
+    """A task each of whose rows of outputs is of a text or a pair, of which `Words` gives one as well."""
+
+    @abstractmethod
+    def columns(self, examples: Sequence[ExampleT]) -> tuple[list[str], list[str] | None]:
+        """Returns the text of each row, and the second text of each where there are pairs."""
+
+    def outputs(self, pipeline: Any, examples: Sequence[ExampleT]) -> Tensor:
+        """Returns [R, K]."""
+        outputs: Tensor = pipeline.logits(*self.columns(examples))
+        return outputs
+
+
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:
     """Returns the model of a folder, with its head where that is for the same labels, else under fresh heads."""
     # 新的头由种子单独决定：多种子的比较里，它和数据的次序都随种子变，而与别处用掉多少随机数无关
