@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -309,8 +310,7 @@ def test_choices_and_rankings_are_solved_by_words_and_an_encoder(task, rows, cou
     file, held = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
     for path, some in ((file, rows(count, 0)), (held, rows(40, 1))):
         path.write_text("".join(json.dumps(row) + "\n" for row in some))
-    asked = {"task": task} if task == "rank" else {}
-    found = bertsmith.solve(file, tmp_path / "out", dev=held, model=encoder, minutes=5.0, **asked)
+    found = bertsmith.solve(file, tmp_path / "out", dev=held, model=encoder, minutes=5.0)
     tries = {one.name: one for one in found.details.tries}
     assert found.details.task == task
     assert tries["words"].score > 0.8
@@ -532,6 +532,12 @@ def test_a_page_that_was_not_drawn_is_drawn_by_the_same_command(tmp_path, monkey
         (rows_of(40, 0), {"task": "embed"}, ConfigError, "bertsmith finetune embed"),
         (rows_of(40, 0), {"task": "rank"}, InputError, "no query column"),
         ([{"query": "a", "text": "b", "relevance": 1}] * 20, {"task": "rank"}, InputError, "all equally relevant"),
+        (
+            ranking_rows(40, 0),
+            {"test": [{"query": "red", "text": "blue", "relevance": 0}], "task": "rank"},
+            InputError,
+            "no query has a text with a relevance",
+        ),
         ([{"words": ["a", "b"], "tags": ["X", "X"]}] * 20, {}, InputError, "no more than one tag"),
         (
             tagged_rows(40, 0),
@@ -560,18 +566,46 @@ def test_texts_that_are_all_alike_and_classes_that_dev_lacks_are_solved(tmp_path
     assert load_pipeline("classify", found.model_folder)("green").label == "g"
 
 
+def test_pairs_are_no_ranking_and_a_bad_row_of_choices_is_named():
+    ranked = ranking_rows(6, 0)
+    read = partial(journey.read_likely, task=None, options=journey.ReadingOptions())
+    assert read(ranked)[0] == "rank"
+    once = [{"question": f"q {n}", "passage": f"p {n}", "label": str(n % 2)} for n in range(24)]
+    assert read(once)[0] == "classify"
+    rows = choice_rows(20, 0)
+    with pytest.raises(InputError, match="'9' is none of its"):
+        read([*rows, {**rows[0], "label": 9}])
+
+
+def test_the_curve_takes_whole_queries(tmp_path):
+    """Eight queries, each with one relevant text among many: rows by themselves would leave some without it."""
+    words = [f"w{number}" for number in range(40)]
+    rows = [
+        {"query": f"{words[q]} {words[q + 8]}", "text": f"{words[20 + n % 20 if n else q]} {n}", "relevance": n < 1}
+        for q in range(8)
+        for n in range(60)
+    ]
+    found = bertsmith.solve(rows, tmp_path / "out", minutes=5.0)
+    counts = [count for count, _ in found.details.curve]
+    assert counts[-1] == 480
+    assert len(counts) > 1
+    assert not any(count % 60 for count in counts)
+
+
 @pytest.mark.parametrize(
     ("labels", "shape"),
     [
         (["1", "2", "3"] * 8, "classify"),
         ([str(number / 7) for number in range(24)], "regress"),
         ([str(number) for number in range(24)], "regress"),
+        ([str(number % 30) for number in range(90)], "classify"),
+        (["0.5", "1.0", "1.5"] * 8, "regress"),
         (["yes", "no"] * 12, "classify"),
     ],
 )
 def test_the_shape_is_read_from_the_labels(labels, shape):
     rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
-    assert journey._shape(rows, journey.ReadingOptions()) == shape
+    assert journey.read_likely(rows, None, journey.ReadingOptions())[0] == shape
 
 
 def test_killed_the_same_command_goes_on(encoder, tmp_path):

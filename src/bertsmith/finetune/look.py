@@ -19,7 +19,7 @@ from bertsmith.data.reading.sources import Span, is_url, local_copy
 from bertsmith.data.reading.tables import NUMBER, TABLE_KINDS, ending_of, kind_of, open_table
 from bertsmith.data.reading.text import resolve_documents
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets import DataSource, Reader, ReadingOptions, name_of
+from bertsmith.finetune.datasets import DataSource, Reader, ReadingOptions, name_of, table_of
 from bertsmith.finetune.datasets.columns import find_columns
 from bertsmith.finetune.datasets.inputs import names_all
 from bertsmith.finetune.datasets.questions import is_one_document
@@ -179,7 +179,7 @@ def look(
     limit = None if model is None else ModelConfig.load(model).position_limit
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        name, examples = _examples(source, task, options)
+        name, examples = read_likely(source, task, options)
         others = {split: other for split, other in (("dev", dev), ("test", test)) if other is not None}
         if name is None:
             if others:
@@ -196,8 +196,14 @@ def look(
     return replace(found, notes=(*found.notes, *told))
 
 
-def _examples(source: DataSource, task: str | None, options: ReadingOptions) -> tuple[str | None, list[Any]]:
-    """Reads a source with the reader of the task it is for; None for text without labels."""
+def read_likely(source: DataSource, task: str | None, options: ReadingOptions) -> tuple[str | None, list[Any]]:
+    """Reads a source with the reader of a task, by default of the likeliest one; None for text without labels.
+
+    Raises InputError where it cannot be read at all; the message names the place.
+    """
+    if isinstance(source, (str, Path)) and is_url(str(source)):
+        with local_copy(source) as file:
+            return read_likely(file, task, options)
     if task == "text":
         return None, []
     if task is None and isinstance(source, (str, Path)) and ending_of(Path(source)) in WORD_LINES:
@@ -214,14 +220,20 @@ def _examples(source: DataSource, task: str | None, options: ReadingOptions) -> 
                 how = replace(options, faults=None) if name == "tag" else options
                 examples = task_named(name).spec.reader.read(source, how, task=name)
         except (InputError, ConfigError) as error:
+            # 这样的列名只有选择题才有：读不成的是某一行，不是认错了任务
+            if name == "choose":
+                raise
             first_error = error if name == "classify" else first_error
+            continue
+        # 每个查询只有一段文本：没有次序可言，是成对的文本
+        if name == "rank" and len({example.query for example in examples}) > len(examples) / 2:
             continue
         # 一个标签也没有的，不是多标签，是标签列空着
         if first_error and name == "multilabel" and not any(example.labels for example in examples):
             raise first_error
         labels = [getattr(example, "label", "") for example in examples] if name == "classify" else []
-        # 标签全是数，且不同的数很多：那是分数，不是类别
-        if labels and all(map(NUMBER.fullmatch, labels)) and len(set(labels)) > max(20, len(labels) // 2):
+        # 标签全是数，有小数或不同的很多：那是分数，不是类别的编号
+        if labels and all(map(NUMBER.fullmatch, labels)) and _are_scores(labels):
             name = "regress"
             examples = task_named(name).spec.reader.read(source, options, task=name)
         for one in said:
@@ -232,27 +244,34 @@ def _examples(source: DataSource, task: str | None, options: ReadingOptions) -> 
     raise first_error or InputError(f"{name_of(source)}: holds no labelled rows; say what it is with --task")
 
 
+def _are_scores(numbers: Sequence[str]) -> bool:
+    different = {float(number) for number in numbers}
+    return len(different) > max(20, len(numbers) // 2) or not all(number.is_integer() for number in different)
+
+
 def _likely_tasks(source: DataSource, options: ReadingOptions) -> Sequence[str]:
     """Returns the tasks that a source can be for, the likeliest first."""
-    if not isinstance(source, (str, Path)):
-        return ("answer", "tag", *_TASKS)
-    path = Path(source)
-    if path.is_dir():
-        return ("embed",) if (path / "qrels").is_dir() else ()
-    ending = ending_of(path)
-    if is_url(str(source)) or not path.is_file():
-        return _TASKS
-    if ending in TABLE_KINDS or ending == ".tsv":
-        first = open_table(path, kind_of(path), options.encoding, options.sheet).first
-        # 没有表头的三列也能当作排序来读：这两种任务要列名都在才算
-        # 列多于两列的向量数据也是：否则任何表的头两列都能当作一对
-        asked = (*_BY_NAME, *(("embed",) if len(first) > 2 else ()))
-        named = [name for name in _TASKS if name not in asked or _names_all(name, first, options)]
-        return (*(("answer", "tag") if kind_of(path) in ("jsonl", "parquet") else ()), *named)
-    with path.open("rb") as file:
-        start = file.read(1 << 16).replace(b"\r", b"")
-    # 没有制表符的文件不是表；空行之间每行列数相同的，是带标注的词
-    return (*(("tag",) if b"\n\n" in start else ()), *(_LINES if b"\t" in start else ()))
+    kind = "rows"
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if path.is_dir():
+            return ("embed",) if (path / "qrels").is_dir() else ()
+        if not path.is_file():
+            return ("classify",)
+        if ending_of(path) not in (*TABLE_KINDS, ".tsv"):
+            with path.open("rb") as file:
+                start = file.read(1 << 16).replace(b"\r", b"")
+            # 没有制表符的文件不是表；空行之间每行列数相同的，是带标注的词
+            return (*(("tag",) if b"\n\n" in start else ()), *(_LINES if b"\t" in start else ()))
+        kind = kind_of(path)
+        first = open_table(path, kind, options.encoding, options.sheet).first
+    else:
+        first = table_of(source, "rows").first
+    # 没有表头的三列也能当作排序来读：这两种任务要列名都在才算
+    # 列多于两列的向量数据也是：否则任何表的头两列都能当作一对
+    asked = (*_BY_NAME, *(("embed",) if len(first) > 2 else ()))
+    named = [name for name in _TASKS if name not in asked or _names_all(name, first, options)]
+    return (*(("answer", "tag") if kind in ("jsonl", "parquet", "rows") else ()), *named)
 
 
 def _names_all(task: str, first: Sequence[str], options: ReadingOptions) -> bool:

@@ -144,7 +144,7 @@ class Words(LinearModel):
         return rows, columns, values[known] * self.rarity[columns]
 
     def _alike(self, texts: Sequence[str], pairs: Sequence[str]) -> Iterator[Entries]:
-        """Yields the cosine of the two texts' words, and the share of the first's that the second has; of characters."""
+        """Yields the cosine of both texts' words and the share of the first's that the second has; so of characters."""
         # 训练没见过的词（-1，即最后一个）两边都有，正是最强的相似：按最罕见的算
         rarity = np.append(self.rarity, self.rarity.max(initial=1.0))
         for kind in (_WORDS, _CHARACTERS):

@@ -188,7 +188,7 @@ def _start(model: str, tokenizer: Tokenizer, coverage: Coverage, out: Path, opti
     changed = load_any(model)
     if options.new_pieces:
         if not isinstance(tokenizer, WordPieceTokenizer):
-            raise ConfigError("--new-pieces needs a WordPiece vocabulary; this one spells every word: leave it out")
+            raise ConfigError("--new-pieces needs a WordPiece vocabulary, and this is another kind; leave it out")
         # 有些词读不成一个词（带标点、太长），多要几个再挑
         costly = coverage.costliest(4 * options.new_pieces, min_frequency=LEAST_OFTEN)
         pieces = [word for word in costly if _can_be_a_piece(tokenizer, word)]

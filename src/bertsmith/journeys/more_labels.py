@@ -9,7 +9,7 @@ those before it as it is unsure (farthest first, Gonzalez 1985).
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,26 +45,33 @@ def label_curve(
 ) -> Curve:
     """Trains words on an eighth, a quarter and a half of the rows, by the seed; a smaller part lies in the larger ones.
 
+    What belongs together is taken together. Parts that cannot be scored are left out; without any the curve is empty.
+
     Args:
         dev: those that are scored; with folds, as in `train_words`, these are the training examples.
         whole: the score of words that learned from all.
     """
-    order = generator(seed, "solve/curve").permutation(len(train))
+    # 同一个查询的文本、同一段落的问题要么都在，要么都不在
+    group_of: dict[Hashable, int] = {}
+    groups = np.array([group_of.setdefault(task.group_of(one), len(group_of)) for one in train])
+    order = generator(seed, "solve/curve").permutation(len(group_of))
     found = []
     for share in SHARES:
-        rows = np.sort(order[: len(train) // share]).tolist()
-        if len(rows) < FEWEST:
-            continue
-        some = [train[row] for row in rows]
+        rows = np.flatnonzero(np.isin(groups, order[: len(order) // share])).tolist()
+        some, parts = [train[row] for row in rows], [folds[row] for row in rows] if folds else []
         held = some if folds else dev
-        model, fit = train_linear(
-            task, some, None if folds else dev, folds=[folds[row] for row in rows] if folds else ()
-        )
+        try:
+            task.targets(some)
+        except InputError:
+            continue
+        if len(rows) < FEWEST or len(set(parts)) == 1:
+            continue
+        model, fit = train_linear(task, some, None if folds else dev, folds=parts)
         pipeline = task.pipeline(model, cast("Any", None), DEFAULT)
         decided = task.decided(pipeline, fit.outputs, held)
         metrics = decided.metrics(held, decided.told(pipeline, fit.outputs, held))
         found.append((len(rows), float(metrics[task.metric])))
-    return (*found, (len(train), whole))
+    return (*found, (len(train), whole)) if found else ()
 
 
 def gain_of_twice(curve: Curve) -> float:

@@ -34,14 +34,13 @@ from torch import Tensor
 from bertsmith.data.reading.lines import require_file
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.sources import find_text_files, is_url, text_endings
-from bertsmith.data.reading.tables import ending_of, kind_of
 from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, claim_folder, leaving_no_trace, locked, read_json, write_json, write_text
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
-from bertsmith.finetune.datasets.tagged import WORD_LINES
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
 from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
 from bertsmith.finetune.linear import in_order
+from bertsmith.finetune.look import read_likely
 from bertsmith.finetune.parts import majority, train_linear
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -75,7 +74,7 @@ from bertsmith.tokenizer import load_tokenizer
 SHAPES = ("classify", "multilabel", "regress", "tag", "answer", "choose", "rank")
 """The tasks whose labels can be solved for: their outputs can be added up."""
 
-SUGGESTED = ("classify", "multilabel", "answer")
+SUGGESTED = ("classify", "multilabel", "answer", "choose")
 """Those whose predictions have probabilities, by which rows to label next are chosen."""
 LABEL_NEXT = "label_next.csv"
 
@@ -113,7 +112,7 @@ class SolveOptions:
 
     panel: ClassVar[str] = "What is tried"
 
-    task: str | None = option(None, help="Default: by the labels; rank is never guessed.")
+    task: str | None = option(None, help=f"{', '.join(SHAPES)}; default: by the labels.")
     minutes: float = option(10.0, min=0.01, help="Minutes for all together; words take seconds and always run.")
     seed: int = option(0, help="Random seed.")
     suggest: int = option(50, min=1, help="Rows of --unlabelled to label next.")
@@ -231,13 +230,19 @@ def _read(
     """Reads the files; says which rows of the training file are held out where there is no dev file, and the folds."""
     if "dev" in sources and (reading.group_column is not None or reading.time_column is not None):
         raise ConfigError("--group-column and --time-column divide a training file; leave out --dev, or these")
-    if options.task is not None and options.task not in SHAPES and options.task in all_tasks():
-        raise ConfigError(f"solve finds {', '.join(SHAPES)}; for {options.task}: bertsmith finetune {options.task}")
-    name = options.task or _shape(sources["train"], reading)
+    name, train, read = options.task, sources["train"], list[Any]()
+    if name is None:
+        # 每类一个文件夹：不是语料
+        is_folder = isinstance(train, (str, Path)) and Path(train).is_dir()
+        likely, read = read_likely(train, "classify" if is_folder else None, reading)
+        name = likely or "classify"
     if name not in SHAPES:
-        raise ConfigError(f"--task {name!r} is unknown; use {', '.join(SHAPES)}")
+        known = f"solve finds {', '.join(SHAPES)}; for {name}: bertsmith finetune {name}"
+        raise ConfigError(known if name in all_tasks() else f"--task {name!r} is unknown; use {', '.join(SHAPES)}")
     reader = task_named(name).spec.reader
-    parts = {part: reader.read(source, reading, task=name, name=part) for part, source in sources.items()}
+    given_parts = {part: source for part, source in sources.items() if part != "train" or not read}
+    parts = {part: reader.read(source, reading, task=name, name=part) for part, source in given_parts.items()}
+    parts |= {"train": read} if read else {}
     task = cast("AdditiveTask[Any, Any]", task_named(name).of(parts["train"], **given))
     if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
         raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
@@ -279,40 +284,6 @@ def _scores(task: AdditiveTask[Any, Any], examples: Sequence[Any]) -> bool:
     try:
         task.check_dev(examples)
     except InputError:
-        return False
-    return True
-
-
-def _shape(train: DataSource, reading: ReadingOptions) -> str:
-    """Returns what the labels are: tags, answers, choices, sets where columns or a separator say so, numbers, names."""
-    for name in ("tag", "answer", "choose"):
-        if _reads_as(name, train, reading):
-            return name
-    if reading.separator is not None or len(reading.label_column or ()) > 1:
-        return "multilabel"
-    labels = {example.label for example in task_named("classify").spec.reader.read(train, reading)}
-    try:
-        numbers = {float(label) for label in labels}
-    except ValueError:
-        return "classify"
-    # 1 到 5 的整数可能是类的编号；有小数的，或多于二十种的，是量出来的
-    return "regress" if len(numbers) > 20 or not all(number.is_integer() for number in numbers) else "classify"
-
-
-def _reads_as(task: str, train: DataSource, reading: ReadingOptions) -> bool:
-    """Tells whether a file or rows are what a task reads whose rows have more than a text and a label."""
-    if isinstance(train, (str, Path)):
-        ending, kind = ending_of(Path(train)), kind_of(Path(train))
-        if task == "tag" and ending in WORD_LINES:
-            return True
-        # 选项的列名（ending0、choice_a……）不会认错，表格也行
-        named = task == "choose" and not Path(train).is_dir()
-        if kind not in ("jsonl", "parquet") and not named and not (task == "answer" and ending == ".json"):
-            return False
-    # 词与标签等长的两列，问题、段落与答案，或问题与选项：读得通就是
-    try:
-        task_named(task).spec.reader.read(train, reading)
-    except BertsmithError:
         return False
     return True
 
@@ -686,7 +657,9 @@ class _Job:
             else:
                 made.mkdir()
             max_length = read_json(encoder / TASK_FILE, dict, RunFolderError, "")["max_length"] if mix[0] else 0
-            save_task(self.task, made, max_length)
+            # 编码器自己的提示词、激活函数也要写进 task.json
+            task = self.task.starting_from(encoder) if mix[0] else self.task
+            save_task(task, made, max_length)
             kind = cast("type[LinearPipeline]", self.task.spec.pipeline).words_kind
             words, layer = read_words(parts / "words", kind), read_words(made, kind)
             assert words is not None
@@ -698,7 +671,7 @@ class _Job:
                 outputs = outputs + weight * self.outputs[one] if weight else outputs
             speed = self._speed(pipeline)
             # 温度与阈值也只看留出的部分，按两部分合起来的输出定
-            task = self.task.decided(pipeline, outputs + mix[2], self.dev)
+            task = task.decided(pipeline, outputs + mix[2], self.dev)
             predictions = task.told(pipeline, outputs + mix[2], self.dev)
             task = task.calibrated(self.dev, predictions)
             save_task(task, made, max_length)
@@ -721,7 +694,8 @@ class _Job:
         if words.score is None or words.seconds > self.left or len(self.train) < 2 * LEAST_OF_CURVE:
             return ()
         curve = label_curve(self.task, self.train, self.dev, words.score, self.options.seed, self.folds)
-        self.console.print(in_a_sentence(curve, self.task.metric), highlight=False, markup=False, soft_wrap=True)
+        if curve:
+            self.console.print(in_a_sentence(curve, self.task.metric), highlight=False, markup=False, soft_wrap=True)
         return curve
 
     def _page(self, solved: Solved, source: str) -> str:

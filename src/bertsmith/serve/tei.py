@@ -168,8 +168,8 @@ def rerank(models: ServedModels, request: TeiRerankRequest) -> TeiRanks:
     _, pipeline = models.at("/rerank", request.model)
     queries = [request.query] * len(request.texts)
     require_short(pipeline, request.truncate, queries, request.texts)
-    score = pipeline.logits if request.raw_scores else pipeline.scores
-    scores = score(queries, request.texts).tolist()
+    logits = pipeline.logits(queries, request.texts)
+    scores = (logits[:, 0] if request.raw_scores else pipeline.told(logits)).tolist()
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
     texts = request.texts if request.return_text else [None] * len(scores)
     return TeiRanks([TeiRank(index=index, score=scores[index], text=texts[index]) for index in order])

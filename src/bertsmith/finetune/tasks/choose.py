@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bertsmith.errors import InputError
@@ -69,11 +70,7 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ChoiceExample], max_length: int) -> list[EncodedExample]:
         """Returns the choices of each question as sequences, labelled with how many there are and which is right."""
-        # 三个文件都先编码再训练：标错的答案在训练之前就报
-        for example in examples:
-            if not 0 <= example.label < len(example.choices):
-                place = f"{example.context[:40]!r}: the right choice {example.label}"
-                raise InputError(f"{place} is none of {len(example.choices)}, from 0")
+        self.targets(examples)
         encoded = tokenizer(*self.columns(examples), max_length=max_length)
         bounds = pairwise([0, *accumulate(self.rows(examples))])
         return [
@@ -99,6 +96,11 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
 
     def targets(self, examples: Sequence[ChoiceExample]) -> list[int]:
         """Returns for each choice the number of its question, doubled, and 1 more where it is the right one."""
+        # 三个文件都先看目标再训练：标错的答案在训练之前就报
+        for example in examples:
+            if not 0 <= example.label < len(example.choices):
+                place = f"{example.context[:40]!r}: the right choice {example.label}"
+                raise InputError(f"{place} is none of {len(example.choices)}, from 0")
         return [
             2 * number + (choice == one.label)
             for number, one in enumerate(examples)
@@ -124,6 +126,19 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
     def said(self, _pipeline: Choose, outputs: Tensor) -> list[str]:
         """Returns the scores; they mean something beside those of the other choices."""
         return [f"{score:.3f}" for score in outputs[:, 0].tolist()]
+
+    def apart(
+        self,
+        pipeline: Choose,
+        examples: Sequence[ChoiceExample],
+        outputs: tuple[Tensor, Tensor],
+        weights: tuple[float, float],
+        count: int,
+    ) -> list[tuple[str, ...]]:
+        """Compares scores from the mean of those of their question: a softmax sees no other difference."""
+        counts = self.rows(examples)
+        first, second = (torch.cat([row - row.mean() for row in one.split(counts)]) for one in outputs)
+        return super().apart(pipeline, examples, (first, second), weights, count)
 
     def predicted(self, pipeline: Choose, examples: Sequence[ChoiceExample]) -> list[Choice]:
         """Chooses for every question."""

@@ -103,7 +103,16 @@ class RankingTask(WordsTask[RankingExample, float]):
 
     def targets(self, examples: Sequence[RankingExample]) -> list[list[float]]:
         """Returns how relevant each text is."""
+        for example in examples:
+            if not 0.0 <= example.relevance <= 1.0:
+                raise InputError(f"{example.text[:40]!r}: the relevance {example.relevance} is not in [0, 1]")
+        # 没有一条相关文本的文件评不了分，要在训练之前就报
+        _judged_queries(examples, [0.0] * len(examples))
         return [[example.relevance] for example in examples]
+
+    def classes_of(self, example: RankingExample) -> tuple[str, ...]:
+        """Returns whether its text is relevant: some are needed in every part."""
+        return ("relevant",) if example.relevance >= RELEVANT else ()
 
     def columns(self, examples: Sequence[RankingExample]) -> tuple[list[str], list[str]]:
         """Returns queries and texts."""
@@ -121,10 +130,6 @@ class RankingTask(WordsTask[RankingExample, float]):
     def said(self, pipeline: Rank, outputs: Tensor) -> list[str]:
         """Returns the scores."""
         return [f"{score:.3f}" for score in pipeline.told(outputs)]
-
-    def check_dev(self, dev: Sequence[RankingExample]) -> None:
-        """Makes sure that some query has a relevant text."""
-        _judged_queries(dev, [0.0] * len(dev))
 
     def config_fields(self) -> dict[str, Any]:
         """Returns one output, without a problem type: what `CrossEncoder` saves."""
@@ -171,16 +176,12 @@ class RankingTask(WordsTask[RankingExample, float]):
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[RankingExample], max_length: int) -> list[EncodedExample]:
         """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance."""
-        for example in examples:
-            if not 0.0 <= example.relevance <= 1.0:
-                raise InputError(f"{example.text[:40]!r}: the relevance {example.relevance} is not in [0, 1]")
-        # 三个文件都先编码再训练：没有一条相关文本的文件评不了分，要在训练之前就报
-        _judged_queries(examples, [0.0] * len(examples))
+        targets = self.targets(examples)
         queries, texts = self.columns(examples)
         encoded = tokenizer([self.prompt + query for query in queries], texts, max_length=max_length)
         return [
-            EncodedExample([ids], [types], [example.relevance])
-            for ids, types, example in zip(encoded["input_ids"], encoded["token_type_ids"], examples, strict=True)
+            EncodedExample([ids], [types], target)
+            for ids, types, target in zip(encoded["input_ids"], encoded["token_type_ids"], targets, strict=True)
         ]
 
     @property
