@@ -132,7 +132,7 @@ def seq2seq(
     if (pairs is not None) + bool(text) + (village is not None) != 1:
         raise ConfigError("give one of a file of pairs, --text and --village")
     chosen = built(Seq2SeqOptions, settings)
-    held = read_text_pairs(dev) if dev is not None else []
+    judged: Sequence[Any] = read_text_pairs(dev) if dev is not None else []
     texts: Sequence[tuple[str, str]] | Sequence[str]
     if pairs is not None:
         texts = read_text_pairs(pairs)
@@ -142,12 +142,18 @@ def seq2seq(
     else:
         assert village is not None
         texts = village_texts(village, chosen.seed, split="train")
-        # 只考没见过的句子
-        seen, judged = set(texts), village_texts(village, chosen.seed, split="dev")
-        held = held or [each for each in judged if not isinstance(each, str) and each not in seen]
+        judged = judged or village_texts(village, chosen.seed, split="dev")
     model = _learned(learn_to_rewrite, out, texts, chosen)
     if model is None:
         return
+    # 只考没见过、而且读得下的句子
+    seen, pairs_of = set(texts), [each for each in judged if not isinstance(each, str)]
+    new = [each for each in pairs_of if each not in seen]
+    held = [each for each in new if 0 < len(model.tokenizer.encode(each[0])) <= model.max_length]
+    if left := {"seen in training": len(pairs_of) - len(new), "empty or too long": len(new) - len(held)}:
+        said = ", ".join(f"{count} {why}" for why, count in left.items() if count)
+        if said and dev is not None:
+            print(f"left out of {dev}: {said}")
     if held:
         print(f"written exactly as they should be: {model.exact(held):.1%} of {len(held)} unseen")
     print(f"the model: {out}")

@@ -98,9 +98,7 @@ def build(state: PageState) -> None:
         drawn = draw_map(attention.tokens, view.weights, attention.sequence_ids, words=words, by_pair=coloured)
         axes = state.say("layer", "层"), state.say("head", "头")
         of_all = summaries(attention)
-        # 均值和 rollout 不属于某一个头：概览图里标出该层的第一个头会误导，于是不标
-        marked = (view.layer, -9 if view.head is None else view.head)
-        overview = draw_heads(of_all[name], share=MEASURES[name].is_share, words=axes, chosen=marked)
+        overview = draw_heads(of_all[name], share=MEASURES[name].is_share, words=axes, chosen=(view.layer, view.head))
         return _told(state, view, of_all, coloured, bool(pairs)), drawn, overview
 
     inputs = [first, second, layer, head, by_pair, measure]

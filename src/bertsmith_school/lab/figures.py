@@ -85,7 +85,7 @@ def draw_map(
 
 
 def draw_heads(
-    values: NDArray[np.float32], *, share: bool, words: tuple[str, str], chosen: tuple[int, int]
+    values: NDArray[np.float32], *, share: bool, words: tuple[str, str], chosen: tuple[int, int | None]
 ) -> go.Figure:
     """Draws one number for every head [L, A], the lowest layer at the bottom; a layer and head from 0 are marked."""
     layers, heads = values.shape
@@ -103,8 +103,10 @@ def draw_heads(
         )
     )
     layer, head = chosen
-    box = {"x0": head + 0.5, "x1": head + 1.5, "y0": layer + 0.5, "y1": layer + 1.5}
-    figure.add_shape(type="rect", **box, line={"color": PAIR_COLOURS[0, 1], "width": 3})
+    # 均值和 rollout 不属于某一个头：不标
+    if head is not None:
+        box = {"x0": head + 0.5, "x1": head + 1.5, "y0": layer + 0.5, "y1": layer + 1.5}
+        figure.add_shape(type="rect", **box, line={"color": PAIR_COLOURS[0, 1], "width": 3})
     _plain(figure)
     figure.update_layout(height=90 + 26 * layers, margin=_margin(46, 8, 40))
     for axes, word in ((figure.update_xaxes, words[1]), (figure.update_yaxes, words[0])):

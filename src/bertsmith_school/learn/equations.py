@@ -129,6 +129,9 @@ def check_equation(id: str, function: Equation) -> float:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         found = function(*arguments)
+    wanted, parts = 2 if id == "masking" else 1, found if isinstance(found, tuple) else (found,)
+    if len(parts) != wanted or not all(isinstance(part, Tensor) for part in parts):
+        raise InputError(f"{id}: returns {type(found).__name__}; give {wanted} tensor{'s' if wanted > 1 else ''}")
     limit = CLOSE
     if id == "masking":
         # 抽签的结果各不相同：比各种命运的份额，不比每一个词片

@@ -80,7 +80,9 @@ def write_notebooks(folder: Path, story: list[Lesson], language: Language, study
 
 def notebook(lesson: Lesson, language: Language, study: Study) -> dict[str, Any]:
     """Returns one lesson as nbformat has it."""
-    model = "Study.village()" if study.folder in (None, trained_model()) else f"Study.load({str(study.folder)!r})"
+    # 笔记本在自己的文件夹里打开：相对路径要写成绝对的
+    folder = Path(study.folder).resolve() if study.folder and Path(study.folder).is_dir() else study.folder
+    model = "Study.village()" if study.folder in (None, trained_model()) else f"Study.load({str(folder)!r})"
     cells = [
         _text(f"# {lesson.number} · {lesson.title}"),
         _code(

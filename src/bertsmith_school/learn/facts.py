@@ -62,7 +62,7 @@ def _classifier() -> SimpleNamespace:
 
 
 def _span() -> SimpleNamespace:
-    starts, ends = [2.0, 1.0, 5.0, 0.0], [1.0, 6.0, 3.0, 2.0]
+    starts, ends = [2.0, 1.0, 5.0, 0.0], [1.0, 6.0, 2.0, 2.0]
     scores = SpanScores(torch.tensor([-9.0, *starts]), torch.tensor([-9.0, *ends]))
     allowed = torch.tensor([False] + [True] * len(starts))
     first, last, score = best_spans(scores, allowed, count=1).spans[0]

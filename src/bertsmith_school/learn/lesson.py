@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.files import HALF_CHARACTER
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -125,7 +126,7 @@ class Input:
         if self.kind == "choice" and value not in self.choices:
             raise InputError(f"{self.name} {value[:40]!r} is unknown; use one of {', '.join(self.choices)}")
         # 单独的代理字符无法写成 UTF-8：在入口拦下，而不是在打印时出错
-        if any("\ud800" <= character <= "\udfff" for character in value):
+        if HALF_CHARACTER.search(value):
             raise InputError(f"{self.name} holds half of a character (a lone surrogate); type the text again")
         return value
 

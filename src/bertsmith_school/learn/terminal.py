@@ -304,7 +304,8 @@ def _read(console: Console, prompt: str) -> str | None:
 
 def _say_goodbye(console: Console, language: Language) -> None:
     console.print()
-    console.print(RichText(Text("Stopped here; what was answered is kept.", "到此为止；已回答的都已保存。")(language)))
+    said = Text("Stopped here; finished parts and answered cards are kept.", "到此为止；完成的部分和答过的卡片已保存。")
+    console.print(RichText(said(language)))
 
 
 def _print_note(console: Console, note: str, *, indent: int) -> None:

@@ -178,7 +178,7 @@ def read_pairs(path: Path) -> list[MinimalPair]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the lines of a file that are not blank, with their numbers from 1."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
     return ((number, line) for number, line in enumerate(lines, 1) if line.strip())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,8 @@ def probe_layers(
     if len(sentences) < 4 or len(set(tags[learns])) < 2:
         raise InputError("probing layers needs four sentences at least, with two tags or more")
     near = places < FARTHEST
+    if len(set(places[learns & near])) < 2:
+        raise InputError("probing layers for places needs sentences of two words or more")
     scores, usual = [], []
     for truth, chosen in ((tags, np.ones_like(near)), (places, near)):
         taught, judged = learns & chosen, ~learns & chosen
@@ -143,7 +146,10 @@ def facts_known(pipeline: FillMask, count: int = 200, seed: int = 0) -> FactsKno
             continue
         words[blank] = pipeline.tokenizer.special_tokens.mask
         (found,) = pipeline(" ".join(words), top_k=pipeline.tokenizer.vocab_size)
-        guessed = {candidate.piece: candidate.probability for candidate in found}
+        # 词首的空格标记不显示：同一个词可能有两个词片，概率相加
+        guessed: defaultdict[str, float] = defaultdict(float)
+        for candidate in found:
+            guessed[candidate.piece] += candidate.probability
         entropies.append(-sum(share * math.log(share) for share in odds.values()))
         distances.append(sum(share * math.log(share / max(guessed[word], 1e-12)) for word, share in odds.items()))
         hits.append(found[0].piece in odds)

@@ -20,7 +20,7 @@ from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, StreamNeeds, StreamSettings, heldout_batches
 from bertsmith.errors import ConfigError
-from bertsmith.files import claim_folder, locked, write_json
+from bertsmith.files import claim_folder, locked, make_folder, write_json
 from bertsmith.model.folder import read_modules, write_modules
 from bertsmith.objectives import LossOutput
 from bertsmith.seeding import torch_seed
@@ -114,7 +114,6 @@ def learn_two_ways(
     Returns it in evaluation mode with its held-out figures: `loss`, and of each direction loss and accuracy.
     """
     run, console = Path(run), console or Console(quiet=True)
-    claim_folder(run, "lstm.json", {"corpus": corpus.fingerprint, **asdict(options)})
     torch.manual_seed(torch_seed(options.seed, "neighbours/initial weights"))
     model = TwoWayLSTM(len(corpus.piece_counts), options)
     # 每条序列有两个位置给了 [CLS] 和 [SEP]，一轮要按其余的位置算
@@ -124,7 +123,8 @@ def learn_two_ways(
     )
     reading = StreamSettings(sequence_length=SEQUENCE, batch_size=options.batch_size, packing="full")
     needs = StreamNeeds(pairs="none", targets="next_token")
-    with locked(run):
+    with locked(make_folder(run)):
+        claim_folder(run, "lstm.json", {"corpus": corpus.fingerprint, **asdict(options)})
         if (run / TENSOR_FILE).exists():
             read_modules(run / TENSOR_FILE, {"lstm": model})
         else:

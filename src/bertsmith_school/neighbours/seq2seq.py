@@ -20,7 +20,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.data.stream.stream import StreamPosition
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.files import claim_folder, locked, read_json, write_json
+from bertsmith.files import claim_folder, locked, make_folder, read_json, write_json
 from bertsmith.model import BertConfig
 from bertsmith.model.folder import read_modules, write_modules
 from bertsmith.objectives import LossOutput
@@ -171,7 +171,7 @@ class Rewriter:
             raise InputError(f"{text[:60]!r} {why}")
         source = RaggedBatch.from_sequences([self.tokenizer.template.wrap(ids)])
         ends = {"begin": self.tokenizer.cls_token_id, "end": self.tokenizer.sep_token_id}
-        found = self.model.search(source, **ends, most=self.max_length, beam=beam, length_penalty=length_penalty)
+        found = self.model.search(source, **ends, most=self.max_length + 1, beam=beam, length_penalty=length_penalty)
         return self.tokenizer.decode(found)
 
     def exact(self, pairs: Sequence[tuple[str, str]]) -> float:
@@ -208,8 +208,8 @@ def learn_to_rewrite(
     denoises = bool(texts) and isinstance(texts[0], str)
     # 句子不在磁盘上：用它们的摘要认出文件夹是不是同一批句子的
     content = torch_seed(0, "\n".join("\t".join(pair) for pair in pairs))
-    claim_folder(run, "seq2seq.json", {"texts": content, "denoises": denoises, **asdict(options)})
-    with locked(run):
+    with locked(make_folder(run)):
+        claim_folder(run, "seq2seq.json", {"texts": content, "denoises": denoises, **asdict(options)})
         if (run / TENSOR_FILE).exists():
             return Rewriter.load(run)
         tokenizer = WordPieceTokenizer.train(

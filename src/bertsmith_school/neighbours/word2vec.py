@@ -30,7 +30,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.stream.stream import EpochPermutation, StreamPosition
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.files import atomic_path, claim_folder, locked
+from bertsmith.files import atomic_path, claim_folder, locked, make_folder
 from bertsmith.objectives import LossOutput
 from bertsmith.seeding import torch_seed
 from bertsmith.settings import option
@@ -129,7 +129,8 @@ class WordVectors:
         with atomic_path(Path(folder) / FILE) as temporary, temporary.open("wb") as file:
             file.write(f"{len(self.words)} {self.vectors.shape[1]}\n".encode())
             for word, vector in zip(self.words, self.vectors, strict=True):
-                file.write(word.encode() + b" " + vector.astype("<f4").tobytes())
+                # 格式里空格隔开词与向量：用户自己的词里的空格写成下划线
+                file.write(word.replace(" ", "_").encode() + b" " + vector.astype("<f4").tobytes())
 
     @classmethod
     def load(cls, folder: str | Path) -> WordVectors:
@@ -293,8 +294,9 @@ def learn_word_vectors(
     """Learns a vector for every piece into `run/vectors.bin`, or resumes where the same call was stopped."""
     run, console = Path(run), console or Console(quiet=True)
     # 早先的窗口会越过句子：那样的训练不能接着做
-    claim_folder(run, "word-vectors.json", {"corpus": corpus.fingerprint, "windows": "sentence", **asdict(options)})
-    with locked(run):
+    request = {"corpus": corpus.fingerprint, "windows": "sentence", **asdict(options)}
+    with locked(make_folder(run)):
+        claim_folder(run, "word-vectors.json", request)
         if not (run / FILE).exists():
             _train(run, corpus, tokenizer, options, console).save(run)
         return WordVectors.load(run)

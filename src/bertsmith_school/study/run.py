@@ -181,7 +181,7 @@ def _impossible(text: StudyText, starts: Sequence[Start]) -> dict[Start, str]:
     for start in starts:
         try:
             text.corpus(start)
-        except InputError as error:
+        except (InputError, ConfigError) as error:
             found[start] = str(error)
     if len(found) == len(starts):
         raise InputError(found[starts[0]])

@@ -17,7 +17,7 @@ class Data(Study):
     """Shares of the documents, read for the same number of steps: the less there is, the more often each is read."""
 
     name, title = "data", "How much text: shares of it at equal time"
-    source = "not in the paper; Liu et al. 2019, §4, and Kaplan et al. 2020 have it for large models"
+    source = "not in the paper; Liu et al. 2019, §5, and Kaplan et al. 2020 have it for large models"
     found = "RoBERTa gains on every task from 16 to 160 GB of text; losses fall with a power of the amount of text."
     axis = ("place", "share of the training text")
 

@@ -128,7 +128,7 @@ def test_the_quiz_of_all_parts_goes_through_all(type_in, home):
 
 
 def test_the_end_of_input_ends_kindly(type_in, home):
-    assert "Stopped here" in type_in("c\n", "4", "--quiz")
+    assert "Stopped here; finished parts and answered cards are kept." in type_in("c\n", "4", "--quiz")
     assert "Stopped here" in type_in("", "4", "--cards")
     assert "Stopped here" in type_in("\n", "4", "--cards")
     assert not home.exists()

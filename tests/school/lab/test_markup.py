@@ -53,6 +53,14 @@ def test_marks_leave_the_text_whole():
     assert "".join(shown.texts) == "AnnaPER lives in OsloLOC."
 
 
+def test_no_head_is_marked_where_all_are_meant():
+    weights, words = np.full((3, 3), 1 / 3, dtype=np.float32), ("layer", "head")
+    shapes = [
+        figures.draw_heads(weights, share=True, words=words, chosen=(0, head)).layout.shapes for head in (1, None)
+    ]
+    assert [len(one) for one in shapes] == [1, 0]
+
+
 def drawn():
     weights = np.full((3, 3), 1 / 3, dtype=np.float32)
     names = [EVIL, "b", "c"]

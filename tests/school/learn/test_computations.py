@@ -16,6 +16,7 @@ from bertsmith.model import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    prune_heads,
 )
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith_school.learn import COMPUTATIONS, LANGUAGES, Study, compute
@@ -150,6 +151,18 @@ def test_the_input_is_the_sum_of_three_rows_normalised(study):
     np.testing.assert_allclose(found["sum"], total, atol=1e-6)
     np.testing.assert_allclose(found["normed"], F.layer_norm(total, total.shape, *norm, eps=1e-12), atol=1e-5)
     assert (found["segment"], found["tokens"]) == (1, 7)
+
+
+def test_a_model_with_pruned_heads_has_all_its_lessons(study, tmp_path):
+    """Layers keep different numbers of heads: those that are left keep their own numbers."""
+    model = BertForPreTraining.from_pretrained(study.folder)
+    prune_heads(model, {0: [0]})
+    model.save_pretrained(tmp_path)
+    study.tokenizer.save(tmp_path)
+    pruned, count = Study.load(tmp_path), study.model.config.num_attention_heads
+    rows = compute("trained_heads", study=pruned).steps[0].value
+    assert [row[1] for row in rows if row[0] == 1] == list(range(2, count + 1))
+    assert compute("cls_summary", study=pruned).values["attention"][0] > 0
 
 
 def test_cls_hears_every_word_until_its_paths_are_cut(study):
@@ -409,6 +422,11 @@ def test_texts_that_cannot_be_computed_with(study, id, text, message):
         ("input_sum", {"place": 60}, "tokens 0 to"),
         ("both_sides", {"second": "the man reads the book"}, "change one word"),
         ("both_sides", {"second": "the man"}, "change one word"),
+        (
+            "both_sides",
+            {"first": "the man reads the book", "second": "the woman eats the bread"},
+            "differ in several places",
+        ),
         ("mlm_loss", {"hidden": "sheep"}, "is not in"),
         ("mlm_loss", {"hidden": ""}, "is not in"),
         ("nsp_loss", {"truth": "maybe"}, "use one of is next, is random"),

@@ -21,6 +21,7 @@ def test_an_equation_is_that_of_the_package_in_ten_lines(id):
         (lambda q, k, v: attention(q, k * 2, v), "two_tokens: differs from bertsmith's by up to"),
         (lambda q, k, v: attention(q, k, v)[0], "two_tokens: the result has the shape"),
         (lambda q, k, v: attention(q, k, v) * torch.nan, "two_tokens: differs from bertsmith's by up to nan"),
+        (lambda *_: None, "two_tokens: returns NoneType; give 1 tensor"),
     ],
 )
 def test_what_is_written_wrongly_is_said(written, said):

@@ -1,6 +1,7 @@
 """Lessons as notebooks that run, cards as Anki reads them, exercises that are checked."""
 
 import json
+import re
 
 import pytest
 
@@ -49,11 +50,13 @@ def test_a_notebook_runs_as_it_is(number, tmp_path):
     assert sum("image/svg+xml" in output.get("data", {}) for output in shown) == drawn
 
 
-def test_a_notebook_for_ones_own_model_loads_it(tiny_model, tmp_path):
+def test_a_notebook_for_ones_own_model_loads_it(tiny_model, tmp_path, monkeypatch):
     from bertsmith_school.learn import Study
 
-    (path,) = write_notebooks(tmp_path, [find_lesson("1")], "en", Study.load(tiny_model))
-    assert f"Study.load({str(tiny_model)!r})" in path.read_text().replace('\\"', '"')
+    monkeypatch.chdir(tiny_model.parent)
+    for folder in (tiny_model, tiny_model.name):
+        (path,) = write_notebooks(tmp_path, [find_lesson("1")], "en", Study.load(folder))
+        assert f"Study.load({str(tiny_model.resolve())!r})" in path.read_text().replace('\\"', '"')
 
 
 def test_a_computation_is_a_table_in_a_notebook_and_its_texts_are_escaped():
@@ -96,6 +99,10 @@ def test_the_answers_by_hand():
     assert answers["architecture/block"] == 4 * (256**2 + 256) + 2 * 256 * 1024 + 1024 + 256 + 4 * 256
     assert answers["architecture/softmax"] == pytest.approx(1 / (1 + 2.718281828**-2), abs=1e-6)
     assert (answers["pre-training/masked"], answers["fine-tuning/span"]) == (240, 1 + 6 + 1)
+    (shown,) = (one.prompt for lesson in lessons() for one in lesson.exercises if one.id == "fine-tuning/span")
+    starts, ends = ([float(number) for number in found.split(", ")] for found in re.findall(r"(?:\d+, )+\d+", shown))
+    sums = sorted((start + ends[j] for i, start in enumerate(starts) for j in range(i, len(ends))), reverse=True)
+    assert sums[0] > sums[1]
     assert answers["details/rate"] == pytest.approx(5e-5)
     assert answers["families/window"] == 1000 * 129 - 2 * sum(range(1, 65))
 

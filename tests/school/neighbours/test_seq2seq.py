@@ -229,10 +229,14 @@ def test_pairs_that_are_none(tmp_path, capsys, content, message):
 
 @pytest.mark.slow
 def test_the_commands(tmp_path, capsys):
-    pairs, out = tmp_path / "pairs.tsv", tmp_path / "out"
-    pairs.write_text("".join(f"{a}\t{b}\n" for a, b in village_texts("copy", 0, split="dev")), encoding="utf-8")
-    words = ["compare", "seq2seq", str(pairs), "--dev", str(pairs), "--out", str(out), "--epochs", "1", "--size", "32"]
-    assert "of 200 unseen" in typed(capsys, *words)
+    pairs, dev, out = tmp_path / "pairs.tsv", tmp_path / "dev.tsv", tmp_path / "out"
+    lines = [f"{a}\t{b}\n" for a, b in dict.fromkeys(village_texts("copy", 0, split="dev"))]
+    pairs.write_text("".join(lines[50:]), encoding="utf-8")
+    dev.write_text("".join(lines) + f"{'the cow ' * 60}\tthe cow\n", encoding="utf-8")
+    words = ["compare", "seq2seq", str(pairs), "--dev", str(dev), "--out", str(out), "--epochs", "1", "--size", "32"]
+    said = typed(capsys, *words)
+    assert "of 50 unseen" in said
+    assert f"left out of {dev}: {len(lines) - 50} seen in training, 1 empty or too long" in said.replace("\n", " ")
     model = Rewriter.load(out)
     written = typed(capsys, "compare", "rewrite", out, "the man reads the book", " ", "the cow")
     assert written.splitlines() == [model("the man reads the book"), "", model("the cow")]

@@ -119,6 +119,8 @@ def test_the_file_is_what_gensim_reads_and_nearest_is_its_most_similar(tmp_path)
     peer.save_word2vec_format(str(tmp_path / "vectors.bin"), binary=True)
     assert WordVectors.load(tmp_path).words == ours.words
     np.testing.assert_array_equal(ours.vector("word7"), ours.vectors[7])
+    WordVectors(["New York", "b"], ours.vectors[:2]).save(tmp_path)
+    assert WordVectors.load(tmp_path).words == ["New_York", "b"]
 
 
 def test_a_run_that_dies_goes_on_bit_for_bit(village, tmp_path, monkeypatch):

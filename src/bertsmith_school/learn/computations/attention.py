@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith_school.learn.lesson import Found, Step
 from bertsmith_school.learn.minibert import softmax
 from bertsmith_school.learn.study import Study
 from bertsmith_school.learn.words import Words
+from bertsmith_school.looking.maps import maps_of
 
 Matrix = NDArray[np.float64]
 
@@ -129,10 +129,9 @@ def trained_heads(study: Study, *, text: str, word: str) -> Found:
     """Shows which piece each head reads most from a word, and all shares of the head that singles one out most."""
     ids = study.encode(text)[0]
     place, pieces = study.places_of(word, text, ids)[-1], study.pieces(ids)
-    output = study.model.backbone(RaggedBatch.from_sequences([ids]), need_maps=True)
-    assert output.attentions is not None
-    # [L, A, S]：每一层每个头里，这个词从各个词元取多少
-    shares = torch.stack([layer[0] for layer in output.attentions])[:, :, place]
+    maps = torch.from_numpy(maps_of(study.model, study.tokenizer, text).maps)
+    # [L, A, S]：每一层每个头里，这个词从各个词元取多少；剪掉的头没有图，记 0
+    kept, shares = ~maps[:, :, 0, 0].isnan(), maps.nan_to_num()[:, :, place]
     inside = shares[:, :, 1:-1].clone()
     # 从自己和特殊词元读不算“找别的词”：挑最能说明问题的头时先去掉
     inside[:, :, place - 1] = 0
@@ -141,10 +140,11 @@ def trained_heads(study: Study, *, text: str, word: str) -> Found:
         (number, other, pieces[piece], f"{float(of_layer[other - 1, piece]):.0%}")
         for number, of_layer in enumerate(shares, 1)
         for other, piece in enumerate(of_layer.argmax(-1).tolist(), 1)
+        if kept[number - 1, other - 1]
     ]
     chosen = shares[layer, head].tolist()
     found = 1 + int(inside[layer, head].argmax())
     of_one = [(piece, f"{share:.0%}") for piece, share in zip(pieces, chosen, strict=True)]
     values = {"piece": pieces[place], "layer": layer + 1, "head": head + 1, "found": pieces[found]}
     values |= {"share": chosen[found], "even": 1 / len(ids), "shares": chosen, "pieces": pieces}
-    return [rows, of_one], values | {"heads": shares.shape[0] * shares.shape[1]}
+    return [rows, of_one], values | {"heads": int(kept.sum())}

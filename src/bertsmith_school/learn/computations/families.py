@@ -183,10 +183,9 @@ def modernbert_block(say: Words, study: Study, *, text: str, place: int) -> Foun
         [(layer, *post_left[layer], *pre_left[layer]) for layer in range(0, DEPTH + 1, 3)],
     ]
     output = [states[-1][place] for states in tables]
-    change = output[1] - hidden[place]
     values: dict[str, Any] = {"piece": study.pieces(ids)[place], "place": place, "depth": DEPTH, "shown": SHOWN}
     values |= {"hidden": hidden.shape[1], "bert_length": float(output[0].norm())}
-    values |= {"own_length": float(output[1].norm()), "added": float(change.norm() / hidden[place].norm())}
+    values |= {"own_length": float(output[1].norm())}
     values |= {"bert_gradient": post_left[0][1], "own_gradient": pre_left[0][1], "output": output[1].tolist()}
     return steps, values
 

@@ -145,9 +145,9 @@ def one_example(study: Study, *, first: str, second: str, hidden: str, other: st
     study.require_next_sentence()
     ids, segments = study.encode(first, second)
     positions: list[int] = []
-    for word, text in ((hidden, first), (other, second)):
+    for number, (word, text) in enumerate(((hidden, first), (other, second))):
         # 词只在它自己那句里找：别处的词换成 -1
-        inside = [n if segment == (text is not first) else -1 for n, segment in zip(ids, segments, strict=True)]
+        inside = [n if segment == number else -1 for n, segment in zip(ids, segments, strict=True)]
         place = study.places_of(word, text, inside)[0]
         positions += range(place, place + len(study.tokenizer.encode(word)))
     read = [study.tokenizer.mask_token_id if n in positions else index for n, index in enumerate(ids)]

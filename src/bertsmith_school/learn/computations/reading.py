@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith_school.learn.lesson import Found, Step
 from bertsmith_school.learn.study import Study
 from bertsmith_school.learn.words import Words
+from bertsmith_school.looking.maps import maps_of
 
 MOVED = 1e-5
 """Relative change of a state above which it counts as changed: float32 rounding stays well below."""
@@ -65,6 +67,9 @@ def both_sides(study: Study, *, first: str, second: str) -> Found:
         raise InputError(
             f"first makes {len(ids)} pieces and second {len(other)}: change one word for another of as many pieces"
         )
+    places = [n for n, (one, two) in enumerate(zip(ids, other, strict=True)) if one != two]
+    if places[-1] - places[0] >= len(places):
+        raise InputError(f"{first[:40]!r} and {second[:40]!r} differ in several places; change one word")
     # 一句一句地算：合成一批会改变矩阵乘法的舍入，看不见改动的词元也会有极小的差
     two_ways, one_way = ([study.states([each], mask=mask)[0] for each in (ids, other)] for mask in (FULL, CAUSAL))
     # 从右到左：把句子倒过来，用同样的因果遮罩读，再把状态倒回去
@@ -129,9 +134,8 @@ def cls_summary(study: Study, *, text: str) -> Found:
     alone, *still = (states[0] for states in study.states([sequence[:1] for sequence in [ids, *hidden]]))
     moves = [_move(whole, state) for state in changed]
     cut = [_move(alone, state) for state in still]
-    output = study.model.backbone(RaggedBatch.from_sequences([ids]), need_maps=True)
-    assert output.attentions is not None
-    looks = torch.stack([layer[0] for layer in output.attentions])[:, :, 0].mean((0, 1))
+    # 剪掉的头没有图：不算进平均
+    looks = np.nanmean(maps_of(study.model, study.tokenizer, text).maps[:, :, 0], axis=(0, 1))
     pieces = study.pieces(ids)
     rows = [
         (piece, float(look), move, none)

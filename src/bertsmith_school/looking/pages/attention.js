@@ -238,13 +238,16 @@ class HeatView {
 /* ---- one tab stop for many buttons: the arrow keys go from one to the next ---- */
 
 function rove(host, buttons, columns) {
-  buttons.forEach((button, place) => (button.tabIndex = place ? -1 : 0));
+  const first = buttons.find((button) => !button.disabled);
+  buttons.forEach((button) => (button.tabIndex = button === first ? 0 : -1));
   host.addEventListener("keydown", (event) => {
     const here = buttons.indexOf(document.activeElement);
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
     if (here < 0 || !step) return;
     event.preventDefault();
-    const next = buttons[here + step];
+    let place = here + step;
+    while (buttons[place]?.disabled) place += step;
+    const next = buttons[place];
     if (!next) return;
     buttons.forEach((button) => (button.tabIndex = button === next ? 0 : -1));
     next.focus();
@@ -334,6 +337,7 @@ async function buildGrid() {
       host.append(button);
       if (data.maps[layer][head] === null) {
         Object.assign(button, { disabled: true, title: `${button.title}: pruned` });
+        buttons.push(button);
         continue;
       }
       const start = (layer * data.heads + head) * side * side;

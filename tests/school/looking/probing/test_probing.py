@@ -189,6 +189,8 @@ def test_a_layer_that_holds_the_tag_is_read_perfectly(folder):
             tokenizer,
             [TaggedWords(("a", "b"), ("X", "X"))] * 9,
         )
+    with pytest.raises(InputError, match="sentences of two words or more"):
+        probe_layers(layers_of, 48, tokenizer, [TaggedWords(("a",), (tag,)) for tag in "XXYY" * 4])
 
 
 class PerfectReader:
@@ -313,6 +315,13 @@ def test_blimp_is_judged_by_both_scores_as_their_papers_have_them(tmp_path, caps
     kept = json.loads((tmp_path / "out/probe.json").read_text())["judged"]["Salazar et al. 2020"]
     assert kept["case"] == [0.5, 2, 2]
     assert "BLiMP by paradigm" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+
+
+def test_only_line_feeds_end_a_pair_of_blimp(tmp_path):
+    row = {"sentence_good": "a\u2028b", "sentence_bad": "c\x85d", "UID": "u", "linguistics_term": "l"}
+    (tmp_path / "u.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8-sig", newline="")
+    (pair,) = read_blimp(tmp_path)[0]
+    assert (pair.right, pair.wrong) == ("a\u2028b", "c\x85d")
 
 
 def test_a_masked_sentence_is_read_once_whoever_asks(folder, monkeypatch):
