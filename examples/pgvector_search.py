@@ -40,7 +40,7 @@ def search(connection: psycopg.Connection, path: str, query: str, k: int = 5) ->
     """Returns cosine, file, line and text of the k nearest passages."""
     made_by = json.loads(pq.read_schema(path).metadata[b"bertsmith"])
     embed = load_pipeline("embed", made_by["model"])
-    vector = embed([made_by["query_prompt"] + query], prompt="")[0]
+    vector = embed([made_by["query_prompt"] + query], prompt="", pooling=made_by["pooling"])[0]
     # <#> 是负内积；向量长度为 1，内积就是余弦
     asked = "SELECT -(vector <#> %s), file, line, body FROM passages ORDER BY vector <#> %s LIMIT %s"
     return connection.execute(asked, (vector, vector, k)).fetchall()

@@ -70,8 +70,9 @@ def test_parts_are_the_same_sequences_with_less_to_compute(lengths, cut_cost):
     [([], "empty batch"), ([[1], []], "sequence 1 of the batch is empty")],
 )
 def test_empty_input_is_refused(sequences, message):
-    with pytest.raises(InputError, match=message):
-        RaggedBatch.from_sequences(sequences)
+    for segments in (None, sequences):
+        with pytest.raises(InputError, match=message):
+            RaggedBatch.from_sequences(sequences, segments)
 
 
 def test_segments_of_other_lengths_are_refused():

@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import atomic_path, make_folder, require_utf8_names, write_json, write_text
+from bertsmith.files import atomic_path, held, locked, make_folder, require_utf8_names, write_json, write_text
 
 
 def test_a_file_appears_whole_and_leaves_nothing_behind(tmp_path):
@@ -40,6 +40,25 @@ def test_errors_of_the_machine_become_one_line(tmp_path, number, message):
         raise OSError(number, os.strerror(number))
     assert str(tmp_path / "a") in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_of_two_files_the_one_that_fails_is_named(tmp_path):
+    source = tmp_path / "source"
+    with (
+        pytest.raises(RunFolderError, match=rf"^{source}: cannot be used \(No such file"),
+        atomic_path(tmp_path / "a") as temporary,
+    ):
+        shutil.copyfile(source, temporary)
+
+
+def test_a_file_system_without_locks_is_not_a_busy_folder(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    for wait in (locked, held):
+        with pytest.raises(RunFolderError, match="its file system has no locks"), wait(tmp_path):
+            pass
 
 
 def test_a_folder_where_a_file_stands_is_refused(tmp_path):
@@ -279,14 +298,18 @@ def test_commands_that_cannot_write_end_with_one_line(closed, run_without_rights
 
 
 def test_only_its_own_leftovers_are_removed(tmp_path):
-    """`pred` begins like `.pred.tsv.7.tmp`, which another process may be writing."""
+    """`pred` begins like `.pred.tsv.7.tmp`, and another machine may share the volume: both may be writing."""
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left = [f".pred.{number}.tmp" for number in (ended.pid, os.getpid(), 1 << 70)]
-    for name in (*left, ".pred.tsv.7.tmp", ".pred.tsv.tmp"):
+    with pytest.raises(ZeroDivisionError), atomic_path(tmp_path / "pred") as temporary:
+        temporary.write_text(str(1 / 0))
+    *_, host, _, _ = temporary.name.split(".")
+    left = [f".pred.{host}.{number}.tmp" for number in (ended.pid, os.getpid(), 1 << 70)]
+    others = [".pred.tsv.7.tmp", ".pred.tsv.tmp", f".pred.other.{ended.pid}.tmp", f".pred.tsv.{host}.{ended.pid}.tmp"]
+    for name in (*left, *others):
         (tmp_path / name).write_text("half", encoding="utf-8")
     write_text(tmp_path / "pred", "whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".pred.tsv.7.tmp", ".pred.tsv.tmp", "pred"]
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "pred"}
 
 
 WRITES_SLOWLY = """

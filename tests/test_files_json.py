@@ -96,6 +96,8 @@ def test_files_that_are_no_text_or_no_files(tmp_path):
         read_json(path, Result, CheckpointError, "look elsewhere")
     with pytest.raises(CheckpointError, match="damaged"):
         read_json(tmp_path, Result, CheckpointError, "look elsewhere")
+    with pytest.raises(CheckpointError, match="cannot be read .Not a directory.; check the path and its permissions"):
+        read_json(path / "inner.json", Result, CheckpointError, "look elsewhere")
 
 
 def test_plain_types():

@@ -10,6 +10,10 @@ def test_draws_depend_on_their_purpose_only():
     assert len(keys) == 600
 
 
+def test_seeds_of_numpy_are_those_of_python():
+    assert generator(np.int64(3), "masking", np.uint32(1)).random() == generator(3, "masking", 1).random()
+
+
 def test_neighbouring_counters_are_independent():
     draws = np.array([generator(0, "x", i).random() for i in range(5000)])
     assert stats.kstest(draws, "uniform").pvalue > 1e-4

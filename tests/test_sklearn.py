@@ -144,6 +144,20 @@ def test_a_pickle_holds_the_files_of_a_model_folder(tiny_model):
     assert np.array_equal(copy.deepcopy(model).predict_proba(TEXTS), model.predict_proba(TEXTS))
 
 
+@pytest.mark.parametrize(("device", "loaded"), [("cpu", "cpu"), (None, "None"), ("cuda:99", "None")])
+def test_a_pickle_is_read_back_onto_its_device_where_there_is_one(tiny_model, monkeypatch, device, loaded):
+    written = pickle.dumps(BertClassifier(str(tiny_model), **QUICK).fit(TEXTS, LABELS).set_params(device=device))
+    seen = []
+
+    def load(*values, device=None, **how):
+        seen.append(str(device))
+        return load_pipeline(*values, device=device, **how)
+
+    monkeypatch.setattr("bertsmith.sklearn.base.load_pipeline", load)
+    assert pickle.loads(written).device == device
+    assert seen == [loaded]
+
+
 def test_a_live_pipeline_is_a_start_too(tiny_model, tmp_path):
     live = load_pipeline("next-sentence", tiny_model)
     model = BertClassifier(live, **QUICK)
@@ -172,6 +186,18 @@ def test_a_tagger_gives_a_tag_for_each_word(tiny_model):
     assert tagger.score(words, tags) == 1.0
     assert pickle.loads(pickle.dumps(tagger)).predict(words[:2]) == tags[:2]
     assert len(cross_val_score(clone(tagger).set_params(n_epochs=1), words, tags, cv=2)) == 2
+
+
+def test_rows_of_a_list_may_be_arrays_and_numbers_of_numpy(tiny_model):
+    weights = [np.float32(2.0), np.int64(1)] * 10
+    tuned = BertClassifier(tiny_model, **QUICK).fit(TEXTS, LABELS, sample_weight=weights)
+    plain = BertClassifier(tiny_model, **QUICK).fit(TEXTS, LABELS, sample_weight=[2.0, 1.0] * 10)
+    assert np.array_equal(tuned.predict_proba(TEXTS), plain.predict_proba(TEXTS))
+    pairs = [np.array([text, "the story"]) for text in TEXTS]
+    assert set(BertClassifier(tiny_model, **QUICK).fit(pairs, LABELS).predict(pairs)) <= {*LABELS}
+    words, tags = [["the", "man", "reads"], ["a", "book"]] * 10, [["O", "B-PER", "O"], ["O", "O"]] * 10
+    tagger = BertTagger(tiny_model, **QUICK).fit([np.array(row) for row in words], [np.array(row) for row in tags])
+    assert tagger.predict([np.array(row) for row in words[:2]]) == tagger.predict(words[:2])
 
 
 def test_an_embedder_feeds_a_classifier_of_scikit_learn(tiny_model):

@@ -72,9 +72,8 @@ class RaggedBatch:
         lengths = np.fromiter((len(sequence) for sequence in sequences), dtype=np.int64, count=len(sequences))
         if token_type_ids is not None and [len(types) for types in token_type_ids] != lengths.tolist():
             raise InputError("token_type_ids and sequences differ in length; give one segment id for every token")
-        input_ids = np.concatenate([np.asarray(s, dtype=np.int64) for s in sequences]) if len(sequences) else None
-        types = None if token_type_ids is None else np.concatenate([np.asarray(t, np.int64) for t in token_type_ids])
-        return cls.from_flat(np.zeros(0, np.int64) if input_ids is None else input_ids, lengths, types)
+        types = None if token_type_ids is None else _end_to_end(token_type_ids)
+        return cls.from_flat(_end_to_end(sequences), lengths, types)
 
     @classmethod
     @torch.inference_mode(False)
@@ -219,6 +218,11 @@ class RaggedBatch:
         )
 
 
+def _end_to_end(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    # numpy 拼不了零个数组：先放一个空的
+    return np.concatenate([np.zeros(0, np.int64), *(np.asarray(row, np.int64) for row in rows)])
+
+
 def sent(values: Tensor, device: torch.device | str) -> Tensor:
     """Returns a tensor on another device; on the way from the CPU to a GPU the host does not wait for it."""
     # 只有锁页内存的拷贝是异步的：普通内存会让主机等 GPU 做完手里的事
@@ -307,8 +311,9 @@ class AttentionMask:
 
     def summary_positions(self, batch: RaggedBatch) -> Tensor:
         """Returns [N] int64, among the T tokens, the one of each sequence that has read all of it."""
-        # 从左到右时 [CLS] 只看见自己，整句的信息在最后一个词
-        return batch.cu_seqlens[1:].long() - 1 if self.is_causal else batch.first_token_positions
+        first = batch.first_token_positions
+        # 从左到右时 [CLS] 只看见自己，整句的信息在最后一个词；导出的矩形里它后面还有填充
+        return first + batch.padding_mask.sum(1) - 1 if self.is_causal else first
 
 
 FULL, CAUSAL = AttentionMask(), AttentionMask(is_causal=True)

@@ -37,6 +37,12 @@ from safetensors import SafetensorError
 
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
 
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, as JSON can hold one and Python reads a file name of other bytes; UTF-8 has none."""
+
+_HOST = f"{zlib.crc32(os.uname().nodename.encode()):08x}"
+"""Tells machines apart that share a volume: each has a process of any number."""
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
@@ -47,15 +53,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     # 改名会把链接本身换掉：写到它指的地方
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.tmp")
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise RunFolderError(f"{path}: is a device or a pipe; give the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         # 被杀掉的进程留下的半成品：同名的临时文件不再有用
-        own = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.tmp")
+        own = re.compile(rf"\.{re.escape(path.name)}\.{_HOST}\.(\d+)\.tmp")
         for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            # 名字以它开头的别的文件（pred 与 pred.tsv）、别的进程的同名文件可能正在写：不能动
+            # 名字以它开头的别的文件（pred 与 pred.tsv）、别的进程或别的机器的同名文件可能正在写：不能动
             if (match := own.fullmatch(stale.name)) and not _is_another(int(match[1])):
                 _remove(stale)
         yield temporary
@@ -66,10 +72,21 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _flush_folder(path.parent)
     except (OSError, SafetensorError) as error:
         _remove(temporary)
+        # 块里也读别的文件：怪那一个，而不是怪输出
+        if isinstance(error, OSError) and _lies_elsewhere(error.filename, path, temporary):
+            raise RunFolderError(f"{error.filename}: cannot be used ({error.strerror}); check it") from error
         raise RunFolderError(explain_failure(error, path)) from error
     except BaseException:
         _remove(temporary)
         raise
+
+
+def _lies_elsewhere(name: object, path: Path, temporary: Path) -> bool:
+    """Whether a file is neither the new one, nor in it, nor a folder above it."""
+    if not isinstance(name, (str, Path)):
+        return False
+    place = Path(os.path.realpath(name))
+    return place not in (path, *path.parents) and temporary not in (place, *place.parents)
 
 
 def _is_another(process: int) -> bool:
@@ -104,7 +121,7 @@ def write_text(path: Path, text: str) -> None:
 def require_utf8_names(*paths: str | Path) -> None:
     """Makes sure that names can be written down, before work begins whose result would hold them."""
     for path in map(str, paths):
-        if not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):
+        if HALF_CHARACTER.search(path):
             raise InputError(f"{path!a}: the name is not UTF-8; rename it")
 
 
@@ -143,11 +160,8 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any], *, beside: s
     kind = claim.removesuffix(".json")
     if not path.exists():
         raise RunFolderError(f"{folder}: is not empty and holds no {kind}; choose another --out")
-    try:
-        found = parse_json(path)
-        different = sorted(key for key in request.keys() | found.keys() if found.get(key) != request.get(key))
-    except (ValueError, AttributeError) as error:
-        raise RunFolderError(f"{path}: damaged ({error}); choose another --out") from None
+    found = read_json(path, dict[str, Any], RunFolderError, "choose another --out")
+    different = sorted(key for key in request.keys() | found.keys() if found.get(key) != request.get(key))
     if "format" in different:
         raise RunFolderError(f"{folder}: {written_by_another(found)}; choose another --out")
     if different:
@@ -195,13 +209,19 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
                 # 用 flock 而不是看锁文件在不在：进程怎样结束，内核都会放开它
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except (BlockingIOError, PermissionError):
                 if time.monotonic() >= deadline:
                     raise RunFolderError(
                         f"{folder}: another process is working in it; wait for it or stop it"
                     ) from None
                 time.sleep(0.1)
+            except OSError as error:
+                raise _without_locks(folder, error) from error
         yield
+
+
+def _without_locks(path: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(f"{path}: its file system has no locks ({error.strerror}); choose a place on another disk")
 
 
 @contextmanager
@@ -214,7 +234,10 @@ def held(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunFolderError(explain_failure(error, path)) from error
     with handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            raise _without_locks(path, error) from error
         yield
 
 
@@ -283,7 +306,7 @@ def json_text(value: Any) -> str:
     """Returns the text of a JSON file; the name of a file that is not UTF-8 stands in it as JSON can write it."""
     text = json.dumps(value, indent=1, ensure_ascii=False)
     # 文件名里不是 UTF-8 的字节，Python 记作孤立的代理字符：写不成 UTF-8，转义写法则可以
-    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+    if HALF_CHARACTER.search(text):
         text = json.dumps(value, indent=1)
     return text + "\n"
 
@@ -319,7 +342,9 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
         raise error(f"{path}: is missing; {advice}") from None
     except RecursionError:
         raise error(f"{path}: damaged (nested too deeply); {advice}") from None
-    except (OSError, ValueError, TypeError, OverflowError, BertsmithError) as reason:
+    except OSError as reason:
+        raise error(f"{path}: cannot be read ({reason.strerror}); check the path and its permissions") from None
+    except (ValueError, TypeError, OverflowError, BertsmithError) as reason:
         raise error(f"{path}: damaged ({_in_one_line(reason)}); {advice}") from None
 
 
@@ -444,7 +469,8 @@ _WORDS = {
 
 
 def _refuse(place: str, value: Any, wanted: str) -> NoReturn:
-    shown = json.dumps(value, ensure_ascii=False)
+    # TOML 里有 JSON 没有的日期：连同类型一起说
+    shown = json.dumps(value, ensure_ascii=False, default=lambda one: f"{type(one).__name__} {one}")
     raise ValueError(f"{place or 'the whole'} is {shown[:40]}{'…' if len(shown) > 40 else ''}, not {wanted}")
 
 

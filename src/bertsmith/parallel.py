@@ -196,7 +196,11 @@ def _map_ray(work: Callable[[Any], Any], items: list[Any], workers: int | None) 
         # 不写明地址时 ray 会连上本机任何一个正开着的集群，它随时会被别人关掉：没有指定就用自己的
         address = os.environ.get("RAY_ADDRESS") or "local"
         ray.init(address, log_to_driver=False, include_dashboard=False)
-    count = min(workers or int(ray.cluster_resources().get("CPU", 1)), max(1, len(items)))
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    count = max(1, min(workers or cpus, cpus, len(items)))
+    if workers and count < min(workers, len(items)):
+        # 多出来的 actor 永远等不到核，整件事就跟着等
+        warnings.warn(f"workers={workers}: the cluster has {cpus} CPUs, so {count} work", stacklevel=2)
     # 每个 actor 只收一次函数（连同词表），缓存在它的一生里越用越热
     actor = ray.remote(num_cpus=1)(_Worker)
     actors = [actor.remote(work) for _ in range(count)]

@@ -6,6 +6,7 @@ the same numbers on any worker, in any order, before and after a crash.
 """
 
 import hashlib
+import operator
 import struct
 
 import numpy as np
@@ -18,7 +19,8 @@ def key_of(seed: int, purpose: str, *counters: int) -> int:
         purpose: what is drawn, such as "masking"; different purposes never share numbers.
         *counters: integers that single out this draw, such as epoch and document; 64 bits of each count.
     """
-    words = [number & 0xFFFF_FFFF_FFFF_FFFF for number in (seed, *counters)]
+    # numpy 的整数装不下这个掩码：先变成 Python 的
+    words = [operator.index(number) & 0xFFFF_FFFF_FFFF_FFFF for number in (seed, *counters)]
     payload = purpose.encode() + struct.pack(f"<{len(words)}Q", *words)
     return int.from_bytes(hashlib.blake2b(payload, digest_size=16).digest(), "little")
 

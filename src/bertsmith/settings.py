@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -84,7 +84,8 @@ class Setting:
 
     def listed(self, value: Any) -> Any:
         """Returns a value as it is, or a single one of a setting of many as a list of one."""
-        return [value] if self.is_many and isinstance(value, (str, int)) else value
+        is_one = isinstance(value, str) or not isinstance(value, Iterable)
+        return [value] if self.is_many and is_one else value
 
     def require_choice(self, value: object, label: str) -> None:
         """Makes sure that a value is one of the choices."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from bertsmith.cli.options import Command, declares
 from bertsmith.errors import ConfigError
-from bertsmith.settings import built, changed, from_table, option, settings_of, to_table
+from bertsmith.settings import built, changed, divided, from_table, option, settings_of, to_table
 from typed_command import typed
 
 
@@ -142,6 +143,7 @@ def test_settings_survive_a_file_and_are_changed_by_name():
         ({"flour": 1, "oven": 3}, "oven is no setting"),
         ({"flour": 1, "layers": [1, "two"]}, r"layers\[1\] is"),
         ({"flour": 1, "layers": "two"}, r"layers\[0\] is"),
+        ({"flour": 1, "layers": [date(2024, 1, 1)]}, r'layers\[0\] is "date 2024-01-01", not a whole number'),
     ],
 )
 def test_a_file_by_hand_is_checked(table, said):
@@ -149,8 +151,9 @@ def test_a_file_by_hand_is_checked(table, said):
         from_table(Cake, table)
 
 
-def test_a_single_value_is_a_list_of_one_in_files_as_on_the_command_line():
+def test_a_single_value_is_a_list_of_one_in_files_and_calls_as_on_the_command_line():
     assert from_table(Cake, {"flour": 1, "fruit": "fig"})["fruit"] == ("fig",)
+    assert divided({"fruit": Path("fig")}, Cake, command="bake") == [{"fruit": ("fig",)}]
 
 
 WITHOUT_DEVICE = {

@@ -77,10 +77,11 @@ def test_every_predicting_command_reads_a_pipe_and_prints_json(run, tiny_model, 
     scores = load_pipeline("similarity", tiny_model)(["the man"], LINES)[0]
     assert [row["similarity"] for row in found] == pytest.approx(scores.tolist(), abs=1e-5)
 
-    found = run("predict", "--next-sentence", "--model", tiny_model, "--json", piped="\t".join(LINES) + "\n")
-    assert found[0]["probability"] == pytest.approx(
-        float(load_pipeline("next-sentence", tiny_model)(LINES[:1], LINES[1:])[0]), abs=1e-5
-    )
+    both = ["\t".join(LINES), "", "\t".join(LINES[::-1])]
+    found = run("predict", "--next-sentence", "--model", tiny_model, "--json", piped="\n".join(both))
+    expected = load_pipeline("next-sentence", tiny_model)(LINES, LINES[::-1])
+    assert [found[0]["probability"], found[2]["probability"]] == pytest.approx(expected.tolist(), abs=1e-5)
+    assert found[1] == {"text": "", "next_text": "", "probability": None}
 
 
 def test_embedding_files_as_json(run, tiny_model, tmp_path):
@@ -120,6 +121,10 @@ def test_what_is_wrong_with_a_pipe_is_one_line(run, tiny_model, classifier, monk
     assert said == "bertsmith: standard input: line 2 has 2 field(s) instead of 1: 'the\\twoman'\n"
     said = run("predict", "--next-sentence", "--model", tiny_model, piped="the man\n", code=2)
     assert said == "bertsmith: standard input: line 1 has no tab between text A and text B\n"
+    said = run("predict", "-", "--model", classifier, "--encoding", "utf-16", piped="the man\n", code=2)
+    assert said.startswith("bertsmith: standard input: a line after line 0 is not utf-16 (")
+    said = run("predict", "-", "--model", classifier, "--encoding", "hex", piped="the man\n", code=2)
+    assert said.startswith("bertsmith: --encoding 'hex': no such text encoding")
     assert "leave --out" in run("embed", "-", "--model", tiny_model, "--json", "--out", "v.npy", code=2)
     assert "print them with --json" in run("embed", "-", "--model", tiny_model, code=2)
     monkeypatch.setattr(sys, "stdin", io.StringIO("not a pipe"))

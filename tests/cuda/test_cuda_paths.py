@@ -128,7 +128,7 @@ def test_a_run_resumes_on_the_gpu(tmp_path, optimizer):
     for seed in range(3):
         for trainer in (whole, broken):
             trainer.train_batch(batch_of(seed))
-    save_state(tmp_path, broken, {})
+    save_state(tmp_path, broken, {}, keep=1)
     load_latest_state(tmp_path, resumed)
     losses = [float(each.train_batch(batch_of(3)).loss) for each in (whole, resumed)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

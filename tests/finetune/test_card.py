@@ -71,6 +71,14 @@ def test_without_a_test_file_the_card_says_so(tiny_model):
     assert "0.700" not in text
 
 
+def test_figures_of_files_of_different_kinds_stand_side_by_side(tiny_model):
+    result = replace(
+        RESULT, dev=Evaluation({"f1": 0.9, "has_answer_f1": 0.8}), test=Evaluation({"f1": 0.7, "map": 0.6})
+    )
+    text = card(tiny_model, ClassificationTask(("no", "yes")), result)
+    assert "| f1 | 0.900 | 0.700 |\n| has_answer_f1 | 0.800 | – |\n| map | – | 0.600 |" in text
+
+
 def test_a_card_of_a_search_tells_how_often_was_tried_and_the_spread(tiny_model):
     rows = [
         Trial(f"seed{i}", {"seed": i}, 2, {"accuracy": a}, {"accuracy": a - 0.1}, 1.0) for i, a in enumerate((0.8, 0.9))

@@ -4,8 +4,12 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import replace
+from datetime import date, datetime, timezone
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.model_selection import StratifiedKFold
 
@@ -26,6 +30,7 @@ from bertsmith.finetune.tasks.answer import AnsweringTask
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.finetune.tasks.rank import RankingTask
+from bertsmith.finetune.trials import spreads
 from bertsmith.inference import load_pipeline
 
 SETTINGS = FineTuningSettings(epochs=1, batch_size=8, learning_rate=2e-3)
@@ -111,7 +116,7 @@ def test_folds_as_a_job(tiny_model, tmp_path):
     assert result.test is None
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     assert "over 2 folds" in card
-    assert "a tenth of train.tsv" in card
+    assert "`a part of train.tsv`" in card
     assert json.loads((tmp_path / "run" / "search.json").read_text())["folds"] == 2
     for options, words in [
         ({"folds": 2, "seeds": 2}, "leave --search and --seeds out"),
@@ -230,6 +235,42 @@ def test_rows_of_one_moment_are_not_divided(tmp_path):
     alike = [replace(example, time=1.0) for example in examples]
     with pytest.raises(InputError, match="too few different times to hold out dev; give --dev"):
         held_out(ClassificationTask.of(alike), alike, 0, with_test=False)
+
+
+def test_folds_of_few_groups_choose_epochs_by_a_group_and_the_card_counts_it(tiny_model, tmp_path):
+    path = table(tmp_path, reviews(60), customer=[f"c{number % 6}" for number in range(60)])
+    how = {"train": path, "group_column": "customer", "epochs": 1}
+    finetune("classify", tiny_model, tmp_path / "run", **how, folds=3)
+    whole = json.loads((tmp_path / "run" / "runs" / "all" / "finetune.json").read_text())
+    assert (whole["train"]["examples"], whole["dev"]["examples"]) == (50, 10)
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "| train | `a part of table.jsonl` | 50 |" in card
+    assert "| dev | `a part of table.jsonl` | 10 |" in card
+    two = table(tmp_path, reviews(60), customer=[f"c{number % 2}" for number in range(60)])
+    with pytest.raises(InputError, match="without a fold, all of the training file belongs together; give --dev"):
+        finetune("classify", tiny_model, tmp_path / "two", **how | {"train": two}, folds=2)
+
+
+def test_a_figure_that_some_folds_lack_has_no_spread():
+    found = spreads([{"f1": 0.5, "has_answer_f1": 0.4}, {"f1": 0.7}, {"f1": 0.6, "has_answer_f1": 0.5}])
+    assert found.keys() == {"f1"}
+    assert found["f1"].mean == pytest.approx(0.6)
+
+
+def test_typed_dates_are_times(tmp_path):
+    days = [date(2024, 5, 31), datetime(2024, 5, 31, 9, 30), datetime(2024, 5, 31, tzinfo=timezone.utc)]
+    times, told = [1717113600.0, 1717147800.0, 1717113600.0], ReadingOptions(time_column="day")
+    rows = [{"text": one.text, "label": one.label, "day": day} for one, day in zip(reviews(3), days, strict=True)]
+    for source in (rows, pd.DataFrame(rows)):
+        assert [one.time for one in LABELLED.read(source, told)] == times
+    kinds = (pa.date32(), pa.timestamp("us"), pa.timestamp("ns", tz="UTC"))
+    for row, kind, expected in zip(rows, kinds, times, strict=True):
+        columns = {name: [value] for name, value in row.items()} | {"day": pa.array([row["day"]], kind)}
+        pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+        assert [one.time for one in LABELLED.read(tmp_path / "rows.parquet", told)] == [expected]
+    missing = pd.DataFrame(rows).assign(day=pd.to_datetime(["2024-05-31", "2024-05-31", None]))
+    with pytest.raises(InputError, match=r"row 2 \(from 0\) has an empty time"):
+        LABELLED.read(missing, told)
 
 
 def test_columns_of_groups_and_times_are_checked(tiny_model, tmp_path):

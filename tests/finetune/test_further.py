@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from bertsmith.cli import app
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune import further
 from bertsmith.finetune.datasets.questions import Answer, QuestionExample
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import ChoiceExample, LabelledText, RankingExample, ScoredText
@@ -56,8 +57,20 @@ def test_more_text_is_read_as_well(tiny_model, tmp_path):
     pretrain_further(tiny_model, EXAMPLES, tmp_path / "alone", SHORT)
     pretrain_further(tiny_model, EXAMPLES, tmp_path / "both", FurtherOptions(0.05, (str(tmp_path / "more.txt"),)))
     tokenizer = load_tokenizer(tiny_model)
-    alone, both = (TokenCorpus(tmp_path / run / "further" / "corpus", tokenizer) for run in ("alone", "both"))
+    folders = (next((tmp_path / run / "further").glob("corpus-*")) for run in ("alone", "both"))
+    alone, both = (TokenCorpus(folder, tokenizer) for folder in folders)
     assert both.piece_counts.sum() > alone.piece_counts.sum()
+
+
+def test_other_texts_in_the_same_folder_are_another_corpus(tiny_model, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(further, "pretrain", lambda _, corpus, *rest, **how: read.append(corpus.fingerprint))
+    (tmp_path / "more.txt").write_text("a book reads the woman .\n\n" * 20, encoding="utf-8")
+    more = FurtherOptions(0.05, (str(tmp_path / "more.txt"),))
+    for examples, options in ((EXAMPLES, SHORT), (EXAMPLES[:16], SHORT), (EXAMPLES, more), (EXAMPLES, SHORT)):
+        pretrain_further(tiny_model, examples, tmp_path / "run", options)
+    assert read[0] == read[3]
+    assert len(set(read)) == 3
 
 
 def test_what_cannot_be_read_is_said(tiny_model, tmp_path):

@@ -2,12 +2,13 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
 
-from bertsmith import load_tokenizer
-from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith import load_pipeline, load_tokenizer
+from bertsmith.errors import BertsmithError, ConfigError, InputError
 from bertsmith.finetune.datasets.questions import Answer, QuestionExample
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import ChoiceExample, LabelledText, MultiLabelledText, RankingExample, ScoredText
@@ -146,12 +147,38 @@ def test_other_tasks_get_labels_of_the_teacher(name, start, teachers, tmp_path):
     assert task.encode(load_tokenizer(start), [example], 24)
 
 
-def test_pairs_without_relevance_get_that_of_the_teacher(teachers, tmp_path):
+def test_lines_that_cannot_be_labelled_are_counted(teachers, tmp_path, monkeypatch):
+    from bertsmith.finetune.tasks.classify import ClassificationTask
+
+    records = ClassificationTask.records
+
+    def refuses_bread(pipeline, rows):
+        if any("bread" in text for (text,) in rows):
+            raise InputError("there is bread in it")
+        return records(pipeline, rows)
+
+    monkeypatch.setattr(ClassificationTask, "records", refuses_bread)
+    (tmp_path / "more.txt").write_text("the man\n\nthe bread\n", encoding="utf-8")
+    teaching = TeachingOptions(teachers("classify"), (str(tmp_path / "more.txt"),))
+    with pytest.warns(UserWarning, match=r"more\.txt: left out 1 lines: line 3: there is bread in it"):
+        (example,) = labelled_by_teacher(make_task("classify", TASKS["classify"]), teaching, "auto")
+    assert example.text == "the man"
+
+
+@pytest.mark.parametrize("activation", ["Sigmoid", "Identity"])
+def test_pairs_without_relevance_get_that_of_the_teacher(teachers, tmp_path, activation):
+    """Its sigmoid, also where the folder gives scores without one."""
+    shutil.copytree(teachers("rank"), tmp_path / "teacher")
+    said = {"activation_fn": f"torch.nn.{activation}"}
+    (tmp_path / "teacher" / "config_sentence_transformers.json").write_text(json.dumps(said))
     (tmp_path / "more.txt").write_text("the man\tthe man reads the book .", encoding="utf-8")
-    teaching = TeachingOptions(teachers("rank"), (str(tmp_path / "more.txt"),))
+    teaching = TeachingOptions(str(tmp_path / "teacher"), (str(tmp_path / "more.txt"),))
     (example,) = labelled_by_teacher(make_task("rank", TASKS["rank"]), teaching, "auto")
     assert (example.query, example.text) == ("the man", "the man reads the book .")
-    assert 0.0 <= example.relevance <= 1.0
+    pipeline = load_pipeline("rank", tmp_path / "teacher")
+    assert pipeline.activation == activation
+    expected = pipeline.logits([example.query], [example.text])[0, 0].sigmoid().item()
+    assert example.relevance == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_command_learns_from_labels_a_teacher_and_more_text(start, teachers, tmp_path, capsys):
@@ -165,6 +192,9 @@ def test_the_command_learns_from_labels_a_teacher_and_more_text(start, teachers,
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert rows[0]["teacher_loss"] > 0
     assert rows[0]["step"] == 2  # 32 texts in batches of 16
+    # 卡片里的例子数与来处：16 行有标签的，16 行由老师标注的
+    card = (tmp_path / "run/model/README.md").read_text(encoding="utf-8")
+    assert "| train | `train.tsv, and more.txt as the teacher labels it` | 32 | learned from |" in card
     assert "say with --teacher who labels it" in typed(capsys, *command, "--teacher-text", more, code=2)
 
 

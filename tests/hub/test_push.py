@@ -32,13 +32,16 @@ def test_what_was_pushed_loads_back_byte_for_byte(hub, token, published, run):
     assert "piece" in run("fill-mask", "the [MASK]", "--model", "org/mine")
 
 
-def test_weights_that_are_no_longer_there_leave_the_repository(hub, token, published, run):
-    hub.add("org/mine", {"model-00001-of-00001.safetensors": b"x", "model.safetensors.index.json": b"{}", "a.md": b"x"})
+def test_parts_of_a_model_that_are_no_longer_there_leave_the_repository(hub, token, published, run):
+    parts = ("model-00001-of-00001.safetensors", "model.safetensors.index.json", "task.json", "modules.json")
+    parts += ("2_Dense/config.json", "2_Dense/model.safetensors", "generator/config.json", "merges.txt", "spiece.model")
+    others = ("a.md", "LICENSE.txt", "onnx/config.json")
+    hub.add("org/mine", dict.fromkeys((*parts, *others), b"{}"))
     run("push", published, "org/mine")
     repository = hub.model("org/mine")
     there = set(repository.commits[repository.branches["main"]])
-    assert "a.md" in there
-    assert {name for name in there if "safetensors" in name} == {"model.safetensors"}
+    assert set(others) <= there
+    assert not there & set(parts)
 
 
 def test_a_branch_and_a_card_under_its_other_name(hub, token, published, run):

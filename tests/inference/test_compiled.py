@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertsmith.batch import CAUSAL, RaggedBatch
-from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.inference import Embed, InferenceConfig, compiled, graph_cache
 from bertsmith.inference.compiled import EngineChoice
 from bertsmith.inference.pipeline import pipeline_named
@@ -199,6 +199,22 @@ def test_workers_take_what_was_measured_once_for_all(own_cache, tiny_model, tmp_
     # what takes seconds is said, once for each engine
     said = re.findall(r"making the graph of (\w+), once for this model and machine", done.stderr)
     assert sorted(said) == ["onnxruntime", "openvino"]
+
+
+def test_a_graph_that_is_there_is_only_read(monkeypatch):
+    compile_backbone(backbone_of(), "openvino")
+    monkeypatch.setattr(compiled, "held", lambda _: pytest.fail("written"))
+    assert compile_backbone(backbone_of(), "openvino") == EngineChoice("openvino", "openvino")
+
+
+def test_without_a_place_for_graphs_auto_is_torch(tiny_model, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "file/cache"))
+    said = "a file stands where a folder is needed; set BERTSMITH_CACHE to another folder"
+    with pytest.raises(RunFolderError, match=said):
+        Embed.load(tiny_model, engine="openvino")
+    with pytest.warns(UserWarning, match=f"{said}; torch computes"):
+        assert Embed.load(tiny_model, engine="auto").engine.kind == "torch"
 
 
 def test_rectangles_hold_every_sequence_once_and_little_padding():

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import Engine, InferenceConfig, load_pipeline
 from bertsmith.inference import engine as precision_module
 from bertsmith.inference.engine import stream_rows
@@ -204,10 +204,12 @@ def test_an_int8_product_is_the_exact_product_of_the_rounded_numbers(width):
     expected = rounded_states @ rounded_weight.T + bias.double()
     with torch.inference_mode():
         got = linear_int8(states, kept, bias).double()
+        without = linear_int8(states, kept, None).double()
     scale = expected.abs().amax(1, keepdim=True)
     # a half-way case may be rounded to the other side: one step of one number
     assert ((got - expected).abs() / scale).max() < 2e-3
     assert (got - expected).abs().median() < 1e-5
+    torch.testing.assert_close(without, got - bias, rtol=1e-4, atol=1e-3)
 
 
 @needs_int8
@@ -321,6 +323,13 @@ def test_auto_refuses_what_is_fast_but_wrong(tiny_model, monkeypatch):
     assert choice.precision == "float32" == applied[-1]
     if has_int8_kernels():
         assert "too far from float32" in str(choice)
+
+
+def test_auto_says_that_states_are_no_numbers(tiny_model):
+    model = BertModel.from_pretrained(tiny_model)
+    model.embedding.word.weight.data.fill_(float("nan"))
+    with pytest.raises(CheckpointError, match="states are not finite numbers"):
+        precision_module.choose_precision(model, torch.device("cpu"))
 
 
 def test_precision_reaches_every_pipeline(tiny_model):

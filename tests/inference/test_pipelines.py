@@ -1,10 +1,12 @@
 import json
 import re
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sentence_transformers
+import sentence_transformers.models
 import torch
 import transformers
 
@@ -404,8 +406,15 @@ def test_two_pipelines_of_one_name_are_refused():
             """Another one."""
 
 
-def test_an_unknown_pipeline_is_refused_with_those_there_are(tiny_model):
-    with pytest.raises(ConfigError, match="'embd' is unknown; use one of .*embed"):
+def test_an_unknown_pipeline_is_refused_with_those_there_are(tiny_model, monkeypatch):
+    said = "'embd' is unknown; use one of .*embed"
+    with pytest.raises(ConfigError, match=said):
+        load_pipeline("embd", tiny_model)
+    # 别人的包坏了，说的仍是这个名字
+    broken = metadata.EntryPoint("loud", "nowhere_at_all", "bertsmith.pipelines")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [broken] if group == broken.group else [])
+    warned = pytest.warns(UserWarning, match="the pipeline nowhere_at_all cannot be loaded")
+    with warned, pytest.raises(ConfigError, match=said):
         load_pipeline("embd", tiny_model)
 
 

@@ -103,3 +103,13 @@ def test_a_changed_folder_and_a_damaged_graph_are_read_anew(tiny_model, own_cach
         quick(folder)(SHORT), load_pipeline("embed", folder, precision="float32")(SHORT), atol=1e-5
     )
     assert not np.allclose(quick(folder)(SHORT), before, atol=1e-3)
+
+
+def test_options_that_say_nothing_load_nothing_and_a_card_that_cannot_be_kept_stops_nothing(tiny_model, own_cache):
+    quick(tiny_model)
+    fast = quick(tiny_model)
+    np.testing.assert_array_equal(fast(SHORT, pooling=None, dims=None, prompt=None), fast(SHORT))
+    assert fast._whole is None
+    shutil.rmtree(own_cache / "folders")
+    (own_cache / "folders").touch()
+    np.testing.assert_array_equal(quick(tiny_model)(SHORT), fast(SHORT))

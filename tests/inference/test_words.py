@@ -163,6 +163,8 @@ def test_what_cannot_be_is_said(alone, both, tiny_model):
     folder, task = both
     with pytest.raises(ConfigError, match="holds words alone; leave --only out"):
         load_pipeline("classify", alone, only="encoder")
+    with pytest.raises(CheckpointError, match="was fine-tuned for 'classify', not for 'tag'"):
+        load_pipeline("tag", alone)
     with pytest.raises(ConfigError, match="--only is not for fill-mask"):
         load_pipeline("fill-mask", tiny_model, only="words")
     pipeline = load_pipeline("classify", alone)

@@ -445,6 +445,7 @@ def with_changes(**changes):
         ({"bert.pooler.dense.bias": torch.ones(16).to_sparse()}, "bert.pooler.dense.bias is not a plain tensor"),
         ({"classifier.weight": torch.ones(1).expand(10**12, 16)}, "classifier.weight has more numbers"),
         ({"cls.predictions.decoder.weight": torch.ones(60, 16)}, "decoder.weight differs from bert.embeddings.word"),
+        ({"cls.predictions.decoder.weight": torch.ones(60, 16).half()}, "decoder.weight differs from bert.embeddings"),
         ({"cls.predictions.decoder.bias": torch.ones(60)}, "decoder.bias differs from cls.predictions.bias"),
     ],
 )

@@ -19,7 +19,15 @@ from bertsmith.inference.task_file import write_task_file
 from bertsmith.interop import onnx as export
 from bertsmith.interop.huggingface import export_huggingface
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel, architectures_by_name, graph
+from bertsmith.model import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    ModelForSequenceClassification,
+    architectures_by_name,
+    family_named,
+    graph,
+)
 from bertsmith.model.features import FeatureTagger
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -288,6 +296,12 @@ def test_bad_input_ends_with_one_line_and_nothing_written(says, tiny_model, tmp_
     assert (tmp_path / "there.onnx").read_text() == "mine"
 
 
+def test_an_encoder_that_answers_with_words_is_not_exported_alone(tiny_model, tmp_path):
+    (tiny_model / "words.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"its answer counts words\.safetensors too"):
+        export_onnx(tiny_model, tmp_path / "a.onnx")
+
+
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
 def test_a_missing_package_is_named_with_the_way_to_install_it(says, tiny_model, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
@@ -395,6 +409,24 @@ def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, tiny_mo
     inputs = {each.name: tokens[each.name] for each in session.get_inputs()}
     (found,) = session.run(["sentence_embedding"], inputs)
     np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("family", "changes"), [("modernbert", {"classifier_pooling": "mean"}), ("bert", {"is_decoder": True})], ids=str
+)
+def test_a_classifier_reads_no_padding(family, changes):
+    """Of the mean over a text, and of the last token of a model that reads from left to right."""
+    torch.manual_seed(0)
+    kind = family_named(family).config
+    model = ModelForSequenceClassification(
+        kind.named(
+            "1/64", vocab_size=VOCAB, initializer_range=0.5, id2label={0: "a", 1: "b"}, pad_token_id=0, **changes
+        )
+    ).eval()
+    rows = draw([3, 9, 1], 11).values()
+    (found,) = graph.PaddedModel(model)(*rows)
+    torch.testing.assert_close(found, model(RaggedBatch.from_padded(*rows)), atol=1e-4, rtol=1e-4)
 
 
 def test_an_exported_file_can_be_quantised_by_the_runtime(tmp_path):

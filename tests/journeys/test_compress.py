@@ -1,6 +1,7 @@
 """`bertsmith compress`: each step on a trained model, what is stored, who reads it, and what is refused."""
 
 import json
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -10,12 +11,15 @@ import transformers
 from safetensors import safe_open
 
 from bertsmith import compress, load_tokenizer
-from bertsmith.errors import BertsmithError, ConfigError, InputError
+from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks import make_task
-from bertsmith.inference import Classify, Embed
+from bertsmith.inference import Classify, Embed, InferenceConfig
+from bertsmith.inference.words import Words
+from bertsmith.journeys import compress as journey
 from bertsmith.model import ModelForPreTraining, ModelForSequenceClassification, cut_vocabulary, family_named, load_any
 from bertsmith.tokenizer import WordPieceTokenizer, learn_tokenizer
 from typed_command import typed
@@ -176,3 +180,46 @@ def test_a_damaged_8_bit_folder_is_named(trained, tmp_path):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(BertsmithError, match="damaged or truncated"):
         load_any(tmp_path / "small")
+
+
+def test_a_folder_whose_answer_counts_words_is_refused(trained, tmp_path):
+    shutil.copytree(trained / "run/model", tmp_path / "both")
+    Words.none("single_label_classification", ["bad", "good"]).save(tmp_path / "both")
+    with pytest.raises(ConfigError, match=r"counts words\.safetensors too; name a folder without"):
+        compress(tmp_path / "both", tmp_path / "small", bf16=True)
+    assert not (tmp_path / "small").exists()
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(trained, tmp_path, monkeypatch):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/a.txt").write_text("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(journey, "_Work", lambda *_: pytest.fail("measured"))
+        with pytest.raises(RunFolderError, match="is not empty"):
+            compress(trained / "run/model", tmp_path / "full", bf16=True)
+    encoder = tmp_path / "encoder"
+    ModelForPreTraining.from_pretrained(trained / "start").backbone.save_pretrained(encoder)
+    load_tokenizer(trained / "start").save(encoder)
+    (encoder / "2_Dense").mkdir()
+    (encoder / "2_Dense/pytorch_model.bin").write_bytes(b"")
+    steps = [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]
+    (encoder / "modules.json").write_text(json.dumps(steps))
+    with pytest.raises(CheckpointError, match="pickled"):
+        compress(encoder, tmp_path / "small", bf16=True)
+    assert not (tmp_path / "small").exists()
+
+
+def test_where_8_bits_are_not_computed_they_are_scored_in_float32(trained, monkeypatch):
+    """A GPU has no such kernels, whatever the processor beside it has."""
+    work = journey._Work(trained / "run/model", trained / "dev.tsv", ReadingOptions())
+    asked, usual = [], type(work.task).predict
+
+    def noted(task, model, tokenizer, examples, inference):
+        asked.append(inference.precision)
+        return usual(task, model, tokenizer, examples, InferenceConfig("cpu"))
+
+    monkeypatch.setattr(type(work.task), "predict", noted)
+    monkeypatch.setattr(journey, "best_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(journey, "has_int8_kernels", lambda: True)
+    work.measure("stored in int8", "int8")
+    assert asked == ["float32"] * 2

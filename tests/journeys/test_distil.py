@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bertsmith import distil, load_tokenizer
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.errors import BertsmithError, CheckpointError, ConfigError
 from bertsmith.inference import Embed
 from bertsmith.inference.embed import SentenceFolder, read_sentence_folder, write_sentence_folder
 from bertsmith.model import ModelForPreTraining, as_distilbert, family_named, load_any
@@ -101,6 +101,14 @@ def test_a_sentence_encoder_without_a_masked_lm_head_teaches_its_states(teacher,
     assert ((own * other).sum(1) > 0.8).all()
 
 
+@pytest.mark.slow
+def test_a_student_narrower_than_what_its_teacher_keeps_gives_all_of_its_own_numbers(text, tmp_path):
+    encoder = save_teacher(tmp_path / "encoder", text, size="2/128")
+    write_sentence_folder(tmp_path / "encoder", SentenceFolder(dims=100), 128)
+    result = distil(encoder, text, tmp_path / "run", size="1/64", **SHORT).details
+    assert Embed.load(result.model_folder)(["the man"]).shape == (1, 64)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -128,6 +136,12 @@ def test_what_cannot_be_a_teacher(teacher, text, tmp_path):
     load_tokenizer(teacher).save(tmp_path / "headless")
     with pytest.raises(ConfigError, match="compares predictions"):
         distil(tmp_path / "headless", text, tmp_path / "b", size="1/64", loss=("soft",), **SHORT)
+    write_sentence_folder(tmp_path / "headless", SentenceFolder(prompts={"query": "q: "}), 64)
+    (tmp_path / "headless/1_Pooling/config.json").write_text('{"pooling_mode": "mean", "include_prompt": false}')
+    with pytest.raises(CheckpointError, match="leaves the prompt out"):
+        distil(tmp_path / "headless", text, tmp_path / "d", size="1/64", **SHORT)
+    # 训练之前就拒绝：什么也没有留下
+    assert not (tmp_path / "d").exists()
     roberta = save_teacher(tmp_path / "roberta", text, family="roberta")
     with pytest.raises(ConfigError, match="only a bert can become one"):
         distil(roberta, text, tmp_path / "c", keep_layers="0,2", family="distilbert", **SHORT)

@@ -144,6 +144,14 @@ def test_a_part_of_the_text_stands_for_all_of_it(text, tmp_path, monkeypatch):
     assert found.text_tokens == pytest.approx(whole, rel=0.1)
 
 
+def test_files_that_are_a_text_each_share_the_sample(text, monkeypatch):
+    first = text / "0.txt"
+    monkeypatch.setattr(planning, "SAMPLED_BYTES", first.stat().st_size)
+    found = plan(text, minutes=0.5, size=SIZES[:1], vocab_size=400)
+    packed = (text / "3.txt.gz").stat().st_size
+    assert found.text_bytes == sum(file.stat().st_size for file in text.glob("*.txt")) + 3 * packed
+
+
 def test_the_command_names_the_size_and_the_next_command(text, capsys):
     before = sorted(text.iterdir())
     out = typed(capsys, "plan", "--text", str(text), "--minutes", "0.5", "--size", "1/64", "--vocab-size", "400")

@@ -8,6 +8,7 @@ import pytest
 from bertsmith import WordPieceTokenizer, quickstart
 from bertsmith.cli import main
 from bertsmith.errors import ConfigError, RunFolderError
+from bertsmith.files import locked, make_folder
 from typed_command import typed
 
 TEXT = "".join(f"The man eats {n} bread. The woman reads the book.\n\n" for n in "abcdefghijklmnopqrst")
@@ -109,3 +110,24 @@ def test_a_corpus_that_was_made_outlives_too_few_minutes(place, monkeypatch):
     assert made == {path: path.stat().st_mtime_ns for path in made}
     with pytest.raises(RunFolderError, match="holds a quickstart with another seed"):
         quickstart("text.txt", "out", minutes=9, seed=1)
+
+
+FINETUNE = "finetune classify --model model --train rows.tsv --dev rows.tsv"
+CLAIMED = {
+    FINETUNE: "finetune.json",
+    f"{FINETUNE} --seeds 2": "search.json",
+    f"{FINETUNE} --folds 2": "search.json",
+    "solve rows.tsv --dev rows.tsv": "solve.json",
+    "compare word-vectors --corpus shards --tokenizer model": "word-vectors.json",
+    "compare lstm --corpus shards --tokenizer model": "lstm.json",
+    "compare seq2seq rows.tsv": "seq2seq.json",
+}
+
+
+@pytest.mark.parametrize(("words", "claim"), CLAIMED.items(), ids=CLAIMED.keys())
+def test_a_folder_that_another_process_still_prepares_stays_its_own(place, capsys, words, claim):
+    with locked(make_folder(place / "out")):
+        (place / "out" / claim).write_text("{}")
+        said = typed(capsys, *words.split(), "--out", "out", code=2)
+        assert "out: another process is working in it" in said
+    assert (place / "out" / claim).read_text() == "{}"

@@ -577,17 +577,18 @@ def test_pairs_are_no_ranking_and_a_bad_row_of_choices_is_named():
         read([*rows, {**rows[0], "label": 9}])
 
 
-def test_the_curve_takes_whole_queries(tmp_path):
-    """Eight queries, each with one relevant text among many: rows by themselves would leave some without it."""
+@pytest.mark.parametrize("queries", [8, 6])
+def test_the_curve_takes_whole_queries(tmp_path, queries):
+    """Each query has one relevant text among many: rows by themselves would leave some without it."""
     words = [f"w{number}" for number in range(40)]
     rows = [
         {"query": f"{words[q]} {words[q + 8]}", "text": f"{words[20 + n % 20 if n else q]} {n}", "relevance": n < 1}
-        for q in range(8)
+        for q in range(queries)
         for n in range(60)
     ]
     found = bertsmith.solve(rows, tmp_path / "out", minutes=5.0)
     counts = [count for count, _ in found.details.curve]
-    assert counts[-1] == 480
+    assert counts[-1] == 60 * queries
     assert len(counts) > 1
     assert not any(count % 60 for count in counts)
 
@@ -688,6 +689,15 @@ def test_rows_that_cannot_be_suggested_are_refused(rows, asked, error, said, tmp
     with pytest.raises(error, match=said):
         bertsmith.solve(rows, tmp_path / "out", unlabelled=tmp_path / asked)
     assert (tmp_path / "out").exists() == (asked == "blank.txt")
+
+
+def test_rows_of_few_and_of_many_choices_stand_in_the_same_columns(tmp_path):
+    rows = [("context", *choices) for choices in (("a", "b", "c"), ("a", "b", "c", "d"))]
+    told = [{"input": row, "prediction": "b", "probability": 0.5, "columns": {"id": len(row)}} for row in rows]
+    more_labels.write_rows(told, tmp_path / "next.csv")
+    with (tmp_path / "next.csv").open(newline="") as handle:
+        found = list(csv.DictReader(handle))
+    assert [(row["text_5"], row["predicted"], row["id"]) for row in found] == [("", "b", "4"), ("d", "b", "5")]
 
 
 def test_of_several_labels_the_least_sure_one_counts():

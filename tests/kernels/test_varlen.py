@@ -39,6 +39,22 @@ def test_the_kernel_is_told_the_same_window_as_the_equation(mask, window, monkey
     torch.testing.assert_close(own, expected)
 
 
+@pytest.mark.parametrize(
+    ("head_size", "capability", "takes"),
+    [(64, (8, 0), True), (256, (9, 0), True), (20, (8, 0), False), (264, (9, 0), False), (64, (7, 5), False)],
+)
+def test_the_kernel_takes_whole_eights_up_to_256_on_recent_gpus(head_size, capability, takes):
+    assert module.flash_takes(head_size, capability) == takes
+
+
+def test_heads_that_the_kernel_does_not_take_are_padded(monkeypatch):
+    """On `meta`, which stands for a GPU: shapes alone."""
+    monkeypatch.setattr(varlen, "varlen_attn", None)
+    batch = RaggedBatch.from_sequences([[1] * 9, [1] * 4]).to("meta")
+    qkv = torch.empty(13, 3, 2, 20, dtype=torch.bfloat16, device="meta")
+    assert module.ragged_attention(qkv, batch, FULL, by_hand, training=False, dropout=0.0).shape == (13, 40)
+
+
 def by_places(qkv, window, *, causal):
     """Attention of one sequence, token by token."""
     query, key, value = qkv.unbind(1)

@@ -2,10 +2,20 @@ import json
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
+from bertsmith.model import (
+    BertConfig,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+    ModelConfig,
+    family_named,
+)
+from bertsmith.model.family import families
+from bertsmith.model.heads import classifier_dropout
 
 
 @pytest.mark.parametrize(
@@ -39,6 +49,16 @@ def test_named_sizes_are_the_published_ones(size, shape):
 def test_impossible_shapes_are_refused(values):
     with pytest.raises(ConfigError, match=next(iter(values))):
         BertConfig(**values)
+
+
+@pytest.mark.parametrize("name", families())
+def test_a_classifier_without_a_dropout_of_its_own_is_written_as_the_reference_reads_it(name, tmp_path):
+    """Some families of `transformers` refuse a null."""
+    config = family_named(name).config.named("1/64", hidden_dropout_prob=0.3, classifier_dropout=None)
+    config.save(tmp_path / "config.json", architecture=f"{config.family.name}Model")
+    transformers.AutoConfig.from_pretrained(tmp_path)
+    assert ModelConfig.load(tmp_path) == config
+    assert classifier_dropout(config).probability == 0.3
 
 
 @pytest.mark.parametrize("size", ["huge", "2/100", "0/128", "2x128", ""])

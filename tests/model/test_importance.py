@@ -80,3 +80,14 @@ def test_layers_that_share_their_weights_share_their_importance():
     model = model_of("albert", embedding_size=16)
     first, second = head_importance(model, [BATCH], loss_of)
     assert first == second
+
+
+def test_a_text_counts_the_same_in_a_batch_of_any_size():
+    def loss_of(model, batch):
+        states = model.backbone(batch).hidden_states[:, :7]
+        return torch.stack([each.sum() for each in states.split(batch.lengths)]).mean()
+
+    model = model_of("bert")
+    together = head_importance(model, [BATCH], loss_of)
+    apart = head_importance(model, [BATCH.sequences(0, 2), BATCH.sequences(2, 3)], loss_of)
+    torch.testing.assert_close(torch.tensor(apart), torch.tensor(together), rtol=1e-3, atol=1e-4)

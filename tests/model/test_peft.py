@@ -9,6 +9,7 @@ import transformers
 
 from bertsmith.batch import CAUSAL, RaggedBatch
 from bertsmith.errors import ConfigError
+from bertsmith.kernels.layers import Linear
 from bertsmith.kernels.matmul import linear
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel, prune_heads
 from bertsmith.model.family import BlockLayers
@@ -271,6 +272,22 @@ def test_adapters_take_turns_with_their_heads():
     assert not any(module.training for module in model.modules())
 
 
+def test_an_adapted_layer_holds_as_many_matrices_and_multiplies_in_8_bits_as_before():
+    model = make_model()
+    model.set_int8(True)
+
+    def layers():
+        return {name: each for name, each in model.named_modules() if isinstance(each, Linear)}
+
+    before = {name: (each.stacked, each.int8) for name, each in layers().items()}
+    assert (3, True) in before.values()
+    add_adapter(model, WIDE_LORA)
+    adapted = layers()
+    assert {name: (adapted[name].stacked, adapted[name].int8) for name in before} == before
+    merge_adapter(model)
+    assert {name: (each.stacked, each.int8) for name, each in layers().items()} == before
+
+
 def test_a_copy_of_a_model_has_adapters_of_its_own():
     model = make_model().eval()
     add_adapter(model, LORA)
@@ -294,7 +311,7 @@ def test_training_goes_on_bit_for_bit_from_a_state(tmp_path):
         whole.train_batch(batch())
         if step < 3:
             killed.train_batch(batch())
-    save_state(tmp_path, killed, {})
+    save_state(tmp_path, killed, {}, keep=1)
     resumed = trainer()
     assert load_latest_state(tmp_path, resumed) == {}
     for _ in range(3):

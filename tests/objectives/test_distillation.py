@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from bertsmith.objectives.distillation import (
     recorded_qkv,
 )
 from bertsmith.train.choosing import recipe_for
+from bertsmith.train.distributed import Ranks
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.trainer import BertTrainer
 
@@ -46,6 +48,15 @@ def test_soft_targets_are_the_divergence_of_flattened_distributions():
         expected += 9 * sum(float(a) * (math.log(float(a)) - math.log(float(b))) for a, b in zip(p, q, strict=True))
     assert float(loss) == pytest.approx(expected, rel=1e-4)
     assert count == 5
+
+
+@pytest.mark.parametrize("padded", ["student", "teacher"])
+def test_rows_that_fill_up_a_vocabulary_are_not_compared(padded):
+    models = {"student": seen(8, 2, 0), "teacher": seen(8, 2, 1)}
+    expected, _ = distillation_loss_named("soft")(*models.values(), 3.0)
+    logits = F.pad(models[padded].logits, (0, 5), value=9.0)
+    models[padded] = replace(models[padded], logits=logits)
+    assert float(distillation_loss_named("soft")(*models.values(), 3.0)[0]) == pytest.approx(float(expected))
 
 
 def test_states_are_compared_by_their_direction():
@@ -130,6 +141,13 @@ def test_the_objective_adds_up_weighted_parts(family, village_small, teacher):
     assert all(parameter.grad is None for parameter in objective.network.parameters())
     plain = objective_named("mlm")(student, batch)
     assert figures["mlm_loss"] == pytest.approx(plain.sums["mlm_loss"][0] / plain.sums["mlm_loss"][1], rel=1e-6)
+
+
+def test_the_boundaries_of_spans_are_in_the_total():
+    objective = DistilledObjective(objective_named("mlm").for_masking("span"), TeacherSettings("teacher"))
+    figures = {"mlm_loss": 2.0, "mlm_accuracy": 0.5, "sbo_loss": 3.0, "soft_loss": 0.5}
+    assert objective.total_loss(figures) == 2 * (2.0 + 3.0) + 5 * 0.5
+    assert math.isnan(objective.total_loss({}))
 
 
 def test_what_is_recorded_is_not_turned_whether_gradients_are_taken_or_not(village_small):
@@ -230,6 +248,15 @@ def test_a_teacher_that_does_not_fit(village_small, teacher, tiny_model, tmp_pat
     tokenizer.save(tmp_path / "headless")
     with pytest.raises(ConfigError, match="no masked-LM head"):
         pretrain(tmp_path / "d", corpus, tokenizer, recipe_for("1/64", teacher=str(tmp_path / "headless"), **asked))
+
+
+def test_several_processes_do_not_wait_for_weights_that_relations_leave_alone(village_small, teacher, tmp_path):
+    asked = {"family": "bert", "objective": "imitation", "teacher": str(teacher), "steps": 2, "sequence_length": 48}
+    for losses in ((), ("relations",)):
+        recipe = recipe_for("1/64", teacher_loss=losses, **asked)
+        with pytest.raises(ConfigError, match="add --teacher-loss states"):
+            pretrain(tmp_path / "run", *village_small, recipe, ranks=Ranks(0, 2))
+    assert not (tmp_path / "run").exists()
 
 
 def test_layers_are_kept_by_their_numbers(teacher):

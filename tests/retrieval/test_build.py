@@ -336,15 +336,31 @@ def test_another_process_is_kept_out(notes, notes_index, tiny_model, settings):
         build_index(notes, tiny_model, notes_index, settings)
 
 
-def test_a_damaged_block_is_named(notes, tiny_model, tmp_path, settings, monkeypatch):
-    monkeypatch.setattr(build.LexicalSearch, "build", lambda *_: (_ for _ in ()).throw(InputError("stop")))
-    with pytest.raises(InputError, match="stop"):
-        build_index(notes, tiny_model, tmp_path / "x", settings)
-    monkeypatch.undo()
-    block = tmp_path / "x/.vectors/0000000.npz"
+@pytest.fixture
+def broken_off(notes, tiny_model, tmp_path, settings, monkeypatch):
+    """A folder with vectors of a first index that was never finished."""
+    with monkeypatch.context() as patch:
+        patch.setattr(build.LexicalSearch, "build", lambda *_: (_ for _ in ()).throw(InputError("stop")))
+        with pytest.raises(InputError, match="stop"):
+            build_index(notes, tiny_model, tmp_path / "x", settings)
+    return tmp_path / "x"
+
+
+def test_a_damaged_block_is_named(notes, tiny_model, broken_off, settings):
+    (block,) = broken_off.glob(".vectors/*/0000000.npz")
     block.write_bytes(block.read_bytes()[:-30])
     with pytest.raises(CheckpointError, match=r"0000000\.npz: damaged"):
-        build_index(notes, tiny_model, tmp_path / "x", settings)
+        build_index(notes, tiny_model, broken_off, settings)
+
+
+def test_another_request_takes_over_no_vectors_of_one_that_was_broken_off(
+    notes, tiny_model, broken_off, settings, tmp_path
+):
+    other = replace(settings, pooling="max")
+    build_index(notes, tiny_model, broken_off, other)
+    build_index(notes, tiny_model, tmp_path / "whole", other)
+    assert same(contents(broken_off), contents(tmp_path / "whole"))
+    assert not (broken_off / ".vectors").exists()
 
 
 def test_many_passages_get_codes(notes, tiny_model, tmp_path, settings, monkeypatch):

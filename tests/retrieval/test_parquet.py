@@ -32,7 +32,8 @@ def test_every_passage_is_a_row(notes_index, tmp_path, monkeypatch):
     vectors = np.stack(table["vector"].to_numpy())
     np.testing.assert_array_equal(vectors, index.stored.vectors)
     made_by = json.loads(table.schema.metadata[b"bertsmith"])
-    assert made_by == {"model": index.stored.claim.model, "query_prompt": "", "passage_prompt": ""}
+    how = {"query_prompt": "", "passage_prompt": "", "pooling": None, "similarity": "cosine"}
+    assert made_by == {"model": index.stored.claim.model, **how}
     nearest = faiss.IndexFlatIP(vectors.shape[1])
     nearest.add(vectors)
     found = nearest.search(index.embed_query("an old book")[None], 3)[1][0].tolist()

@@ -14,8 +14,8 @@ from bertsmith.tinyworld.words import CORNERS, MEN, MOODS, WOMEN
 STORIES = list(draw_stories(0, 2000))
 
 
-def test_stories_have_6_to_12_sentences_and_a_few_hundred_words():
-    assert {len(story.sentences) for story in STORIES} <= set(range(6, 13))
+def test_stories_have_7_to_12_sentences_and_a_few_hundred_words():
+    assert {len(story.sentences) for story in STORIES} <= set(range(7, 13))
     words = {token.text.lower() for story in STORIES for sentence in story.sentences for token in sentence}
     assert 300 <= len(words) <= 600
 

@@ -19,6 +19,13 @@ def test_words_pieces_and_what_cannot_be_spelled_are_counted():
     assert coverage.characters == sum(map(len, ["The cats .", "the dog zoo cats", "", "cats dogs ."]))
 
 
+def test_a_word_is_counted_as_the_tokenizer_reads_it():
+    texts = ["cáts CATS cats ca\u0301ts"]
+    assert measure_coverage(WordPieceTokenizer(VOCAB), texts).costly == {"cats": (4, 2)}
+    cased = measure_coverage(WordPieceTokenizer(VOCAB, lowercase=False), ["cáts CATS cats"])
+    assert cased.costly == {"cáts": (1, 2), "CATS": (1, 2), "cats": (1, 2)}
+
+
 def test_no_text_is_no_words():
     coverage = measure_coverage(WordPieceTokenizer(VOCAB), ["", "  "])
     assert (coverage.words, coverage.pieces, coverage.pieces_per_word) == (0, 0, 0.0)

@@ -142,7 +142,13 @@ TEXT = "the man eats the fish"
         (TEXT, None, {"return_tensors": "jax"}, "return_tensors"),
         (["the man", "fish"], None, {"return_tensors": "np"}, "padding"),
         (["the", "man"], ["fish"], {}, "pairs"),
-        (["the"], "fish", {}, "pairs"),
+        (["the"], "fish", {}, "the other a list"),
+        ("the", ["fish"], {}, "the other a list"),
+        (["the", float("nan")], None, {}, "text 2 is float, not str"),
+        ([["the", "man"]], None, {}, "text 1 is list, not str"),
+        (["the"], [None], {}, "second text 1 is NoneType, not str"),
+        (b"the", None, {}, "text 1 is bytes, not str"),
+        (None, None, {}, "text 1 is NoneType, not str"),
         # no room: refused instead of giving longer rows
         ("a b", None, {"max_length": 1}, "max_length"),
         ("a b", None, {"max_length": 2, "truncation": "only_first"}, "max_length"),
@@ -157,6 +163,11 @@ def test_impossible_requests_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         ours(text, pair, **options)
+
+
+def test_what_is_no_text_is_refused(ours: WordPieceTokenizer) -> None:
+    with pytest.raises(InputError, match="the text is NoneType, not str"):
+        ours.encode(None)  # type: ignore[arg-type]
 
 
 def test_no_texts_give_no_rows(ours: WordPieceTokenizer) -> None:

@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,17 +88,43 @@ def test_the_published_chinese_vocabulary_keeps_its_ids(shared_data: Path, tmp_p
     assert WordPieceTokenizer.load(tmp_path).encode("zz 玩") == tokenizer.encode("zz 玩")
 
 
-def test_two_vocabularies_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda ids: {**ids, "the": ids["The"], "The": ids["the"]},
+            r"piece 'the' has id 5, and 6 in .*tokenizer\.json",
+        ),
+        (
+            lambda ids: {"[unused1]" if piece == "caf" else piece: ids[piece] for piece in ids},
+            r"'\[unused1\]' has no place",
+        ),
+        (lambda ids: {**ids, "world": len(ids)}, f"piece 'world' has no place, and {len(VOCAB)} in"),
+    ],
+)
+def test_two_vocabularies_that_contradict_each_other_are_refused(tmp_path: Path, change: Any, says: str) -> None:
     WordPieceTokenizer(VOCAB).save(tmp_path)
-    vocab = [*VOCAB[:5], "The", "the", *VOCAB[7:]]
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocab), encoding="utf-8")
-    with pytest.raises(InputError, match=r"vocab\.txt: piece 'The' has id 5, and 6 in .*tokenizer\.json; remove"):
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["vocab"] = change(content["model"]["vocab"])
+    write(tmp_path / "tokenizer.json", json.dumps(content))
+    with pytest.raises(InputError, match=rf"vocab\.txt: .*{says}.*; remove"):
         WordPieceTokenizer.load(tmp_path)
-    # of a repeated piece the last place counts, a blank line is none, and either file may have more
+
+
+def test_what_two_vocabularies_may_tell_apart(tmp_path: Path) -> None:
+    # of a repeated piece the last place counts, a blank line is none, and vocab.txt may have more
     WordPieceTokenizer([*VOCAB[:8], "##é", *VOCAB[9:], "##é"]).save(tmp_path)
     written = tmp_path / "vocab.txt"
     written.write_text(written.read_text(encoding="utf-8") + "\nmore\n", encoding="utf-8")
     assert WordPieceTokenizer.load(tmp_path).encode("more") == [len(VOCAB) + 2]
+    # the other file has more where it says that they were added, and may keep or lose white space and blank lines
+    WordPieceTokenizer(VOCAB).save(tmp_path)
+    write(tmp_path / "vocab.txt", "".join(f"{piece}\n" for piece in [*VOCAB[:-1], "MASK\u3000"]) + "\n")
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["vocab"] |= {"<url>": len(VOCAB)}
+    content["added_tokens"].append({"id": len(VOCAB), "content": "<url>", "normalized": False})
+    write(tmp_path / "tokenizer.json", json.dumps(content))
+    assert WordPieceTokenizer.load(tmp_path).encode("<url>") == [len(VOCAB)]
 
 
 def write(path: Path, data: bytes | str) -> Path:

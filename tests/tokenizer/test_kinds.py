@@ -72,6 +72,13 @@ def test_the_same_text_gives_the_same_file_in_every_process(kind, tmp_path):
     assert made[0] == made[1]
 
 
+def test_a_user_token_that_is_learned_as_a_piece_has_one_id():
+    symbols = [*map(chr, range(0x2600, 0x261D)), "§"]
+    learned = learn_tokenizer([*TEXTS, *symbols], kind="unigram", vocab_size=600, user_tokens=["§"])
+    assert learned.vocab[learned.encode("§")[-1]] == "§"
+    assert len(set(learned.vocab)) == len(learned.piece_to_id) == len(learned)
+
+
 def test_lowercase_applies_to_every_kind():
     texts = [*TEXTS, "CAFÉ École"]
     for kind in ("wordpiece", "bpe", "unigram"):

@@ -1,5 +1,6 @@
 """Tokenizers of other kinds, against the fast tokenizers of `transformers` that read the same folder."""
 
+import copy
 import json
 import pickle
 import re
@@ -17,6 +18,7 @@ from bertsmith.inference.answer import WindowCutter
 from bertsmith.inference.tag import words_in_texts
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import LibraryTokenizer, WordPieceTokenizer, learn_tokenizer, load_tokenizer
+from bertsmith.tokenizer.loading import TOKENIZER_FILES
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -172,7 +174,10 @@ def test_saving_is_stable_to_the_byte_and_read_by_both(both, tmp_path):
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "one")
     assert again(TEXTS[:8])["input_ids"] == peer(TEXTS[:8])["input_ids"]
     assert again.model_max_length == 64
-    assert load_tokenizer(tmp_path / "one").fingerprint == ours.fingerprint
+    loaded = load_tokenizer(tmp_path / "one")
+    assert loaded.fingerprint == ours.fingerprint
+    derived = (loaded, pickle.loads(pickle.dumps(loaded)), copy.deepcopy(loaded), loaded.with_pieces([], ["[E1]"]))
+    assert [each.model_max_length for each in derived] == [64] * 4
     assert pickle.loads(pickle.dumps(ours)).encode_batch(TEXTS) == ours.encode_batch(TEXTS)
 
 
@@ -256,18 +261,21 @@ def test_folders_of_old_have_two_files(tmp_path):
     assert old.special_tokens == learned.special_tokens
     peer = transformers.RobertaTokenizer.from_pretrained(tmp_path / "old")
     assert old("a man", "the woman")["input_ids"] == peer("a man", "the woman")["input_ids"]
+    with pytest.raises(InputError, match=r"tokenizr\.json: no such file"):
+        load_tokenizer(tmp_path / "old" / "tokenizr.json")
     (tmp_path / "old" / "merges.txt").write_text("#version: 0.2\nzz qq\n")
     with pytest.raises(InputError, match=r"vocab\.json and merges\.txt make no tokenizer") as caught:
         load_tokenizer(tmp_path / "old")
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["spiece.model", "sentencepiece.bpe.model"])
+@pytest.mark.parametrize("name", ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model"])
 def test_sentencepiece_files_are_refused_with_the_way_out(tmp_path, name):
     (tmp_path / name).write_bytes(b"\n\x0b")
     with pytest.raises(InputError, match=r"convert it .*save_pretrained") as caught:
         load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+    assert name in TOKENIZER_FILES
 
 
 @pytest.mark.parametrize(

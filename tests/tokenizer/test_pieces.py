@@ -1,5 +1,9 @@
 """Spelling new pieces with known ones, and larger tokenizers: what surgery on a model's vocabulary relies on."""
 
+import copy
+import pickle
+from pathlib import Path
+
 import pytest
 
 from bertsmith.errors import InputError
@@ -30,7 +34,7 @@ def test_a_part_of_a_word_is_spelled_with_parts_of_words(
     assert [tokenizer.vocab[index] for index in tokenizer.spell(piece)] == spelling
 
 
-@pytest.mark.parametrize("piece", ["two words", "end.", "##", "", "\u200b", "a" * 11, "##" + "a" * 11])
+@pytest.mark.parametrize("piece", ["two words", "end.", "##", "", "\u200b", "##.", "##中", "a" * 11, "##" + "a" * 11])
 def test_what_no_text_is_cut_into_is_refused(tokenizer: WordPieceTokenizer, piece: str) -> None:
     with pytest.raises(InputError, match="no text is ever cut into it"):
         tokenizer.spell(piece)
@@ -44,3 +48,13 @@ def test_a_larger_tokenizer_keeps_ids_and_settings(tokenizer: WordPieceTokenizer
     for pieces, user_tokens in ((["play"], []), (["new"], ["<url>"]), ([], ["[MASK]"])):
         with pytest.raises(InputError):
             tokenizer.with_pieces(pieces, user_tokens)
+
+
+def test_a_copy_and_a_larger_or_smaller_tokenizer_keep_the_length_limit(
+    tokenizer: WordPieceTokenizer, tmp_path: Path
+) -> None:
+    tokenizer.save(tmp_path, model_max_length=64)
+    loaded = WordPieceTokenizer.load(tmp_path)
+    copies = (pickle.loads(pickle.dumps(loaded)), copy.deepcopy(loaded))
+    for derived in (*copies, loaded.with_pieces(["new"]), loaded.with_only(range(len(VOCAB)))):
+        assert derived.model_max_length == loaded.model_max_length == 64

@@ -15,7 +15,7 @@ from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, family_named
 from bertsmith.model.sizes import BatchCosts
-from bertsmith.objectives.pretraining import objective_named, objectives
+from bertsmith.objectives.pretraining import _REGISTERED, objective_named
 from bertsmith.train.budget import SAMPLED_BATCHES, passes_over, steps_for, training_flops, with_dropout
 from bertsmith.train.choosing import DROPOUT, MANY_PASSES, recipe_for
 from bertsmith.train.monitor import read_metrics
@@ -42,7 +42,7 @@ def test_the_operations_of_equal_sequences_are_those_of_the_closed_form():
 @pytest.mark.parametrize(
     ("objective", "family"),
     [
-        *((name, "electra" if name == "rtd" else "bert") for name in objectives() if name != "imitation"),
+        *((name, "electra" if name == "rtd" else "bert") for name in _REGISTERED if name != "imitation"),
         *(("mlm with spans", "bert"), ("mlm+sop with spans", "bert")),
         *(("mlm+sop", "albert"), ("mlm with spans", "albert"), ("mlm", "electra")),
     ],

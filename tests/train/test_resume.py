@@ -229,7 +229,7 @@ def test_two_states_are_kept_and_no_temporary_files(village, tmp_path):
     trainer = fresh_trainer(village, 1)
     for step in range(1, 6):
         trainer.step = step
-        save_state(tmp_path, trainer, {"n": step})
+        save_state(tmp_path, trainer, {"n": step}, keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000004", "step-000000005"]
 
 
@@ -239,6 +239,13 @@ def test_as_many_states_as_asked_for_are_kept_and_the_best(village, tmp_path):
         trainer.step = step
         save_state(tmp_path, trainer, {"n": step}, keep=3, best_step=2)
     assert [int(path.name[5:]) for path in sorted(tmp_path.iterdir())] == [2, 6, 7, 8]
+
+
+@pytest.mark.parametrize(("evaluations", "steps"), [(4, [0, 2, 4, 5, 7]), (1, [0, 7]), (0, [])])
+def test_a_run_is_evaluated_as_often_as_asked_for_after_its_start(village, tmp_path, evaluations, steps):
+    corpus, tokenizer, _ = village
+    pretrain(tmp_path, corpus, tokenizer, RECIPE.changed(steps=7), RunOptions(evaluations=evaluations))
+    assert [row["step"] for row in metrics_of(tmp_path) if row["kind"] == "heldout"] == steps
 
 
 def test_the_best_model_is_the_one_with_the_lowest_heldout_loss(village, tmp_path):
@@ -283,7 +290,7 @@ def test_damage_anywhere_in_a_large_state_is_found(tmp_path, place):
     """Of 9 MB: a checksum over the first megabytes alone would take the rest as it is."""
     trainer = BertTrainer(torch.nn.Linear(1500, 1500, bias=False), None, TrainerSettings(4))
     trainer.step = 1
-    save_state(tmp_path, trainer, {})
+    save_state(tmp_path, trainer, {}, keep=2)
     tensors = tmp_path / "step-000000001/tensors.safetensors"
     content = bytearray(tensors.read_bytes())
     content[int(place * len(content))] ^= 4
@@ -297,7 +304,7 @@ def test_a_damaged_state_is_named_and_the_one_before_is_used(village, tmp_path, 
     trainer = fresh_trainer(village, 2)
     for step in (2, 3):
         trainer.step = step
-        save_state(tmp_path, trainer, {"n": step})
+        save_state(tmp_path, trainer, {"n": step}, keep=2)
     newest = tmp_path / "step-000000003"
     tensors = newest / "tensors.safetensors"
     if damage == "flip":
@@ -329,7 +336,7 @@ def two_states(village, folder):
     trainer = fresh_trainer(village, 1)
     for step in (1, 2):
         trainer.step = step
-        save_state(folder, trainer, {"n": step})
+        save_state(folder, trainer, {"n": step}, keep=2)
     return sorted(path.name for path in folder.iterdir())
 
 

@@ -14,7 +14,7 @@ from bertsmith.data.stream.prefetch import PrefetchedStream
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFolderError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.choosing import recipe_for, recipe_to_continue
+from bertsmith.train.choosing import DROPOUT, recipe_for, recipe_to_continue
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import build_model, fingerprint_start, heldout_set, open_stream
@@ -153,6 +153,28 @@ def test_training_goes_on_from_a_model_folder(village, general, tmp_path):
         torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
     assert recipe_to_continue(general).trainer.learning_rate == 1e-3 / 4
     assert recipe_to_continue(general).trainer.optimizer == "adamw"
+
+
+@pytest.mark.parametrize(("continued", "measured"), [(True, [DROPOUT]), (False, [0.0, DROPOUT])])
+def test_minutes_are_measured_with_the_dropout_that_is_trained_with(
+    village, general, tmp_path, monkeypatch, continued, measured
+):
+    """A model that is trained on always has some; a fresh one where its steps turn out to read the text often."""
+    corpus, tokenizer, _ = village
+    found = []
+
+    def seconds(trainer, *_, **__):
+        found.append(trainer.model.config.hidden_dropout_prob)
+        return 0.1
+
+    monkeypatch.setattr("bertsmith.train.budget.seconds_per_step", seconds)
+    monkeypatch.setattr("bertsmith.train.budget.MANY_PASSES", 1e-9)
+    asked = {**SMALL, "minutes": 0.05}
+    del asked["steps"]
+    recipe = recipe_to_continue(general, **asked) if continued else recipe_for("1/64", **asked)
+    result = pretrain(tmp_path / "run", corpus, tokenizer, recipe, RunOptions(evaluations=0))
+    assert found == measured
+    assert result.recipe.model.dropout == DROPOUT
 
 
 @pytest.mark.parametrize("architecture", [BertForMaskedLM, BertModel])

@@ -352,12 +352,16 @@ def _print_next_sentences(given: Sequence[str], model: Path, precision: Precisio
 
     inputs = batches(given)
     pipeline = load_pipeline("next-sentence", model, precision=precision)
-    for one in chain.from_iterable(inputs):
-        first, tab, second = one.text.partition("\t")
-        if not tab:
-            raise InputError(f"{one.place} has no tab between text A and text B")
-        probability = float(pipeline([first], [second])[0])
-        if as_json:
-            print_json({"text": first, "next_text": second, "probability": probability})
-        else:
-            print(f"{probability:.4f}", flush=True)
+    for lines in inputs:
+        pairs = [one.text.partition("\t") for one in lines]
+        for one, (_, tab, _) in zip(lines, pairs, strict=True):
+            if one.text.strip() and not tab:
+                raise InputError(f"{one.place} has no tab between text A and text B")
+        found = pipeline([first for first, _, _ in pairs], [second for _, _, second in pairs]).tolist()
+        for one, (first, _, second), value in zip(lines, pairs, found, strict=True):
+            # 空行也占一行，没有概率：第几行就是输入的第几行
+            probability = value if one.text.strip() else None
+            if as_json:
+                print_json({"text": first, "next_text": second, "probability": probability})
+            else:
+                print("" if probability is None else f"{probability:.4f}", flush=True)

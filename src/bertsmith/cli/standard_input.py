@@ -21,6 +21,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from bertsmith.errors import InputError
+from bertsmith.files import HALF_CHARACTER
 
 PIPE = "-"
 """The word for standard input."""
@@ -48,6 +49,9 @@ def batches(typed: Sequence[str], encoding: str = "utf-8") -> Iterator[list[Type
         typed: the arguments; none reads standard input if that is a pipe or a file.
         encoding: of standard input; `auto` is UTF-8.
     """
+    from bertsmith.data.reading.sources import check_encoding
+
+    check_encoding(encoding)
     if not typed and not is_piped():
         raise InputError("give a text, or - for the lines of standard input")
     # 参数在载入模型之前就检查；管道里的要等到读它的时候
@@ -90,10 +94,7 @@ def print_json(record: Any) -> None:
 
 
 def _piped(encoding: str) -> Iterator[list[TypedText]]:
-    try:
-        decoder = codecs.getincrementaldecoder(encoding)("strict")
-    except LookupError:
-        raise InputError(f"encoding {encoding!r} is unknown; give a codec such as gb18030") from None
+    decoder = codecs.getincrementaldecoder(encoding)("strict")
     rest, number, is_over = "", 0, False
     while not is_over:
         # os.read 有多少给多少，不等缓冲区填满：上游来一行，这里就答一行
@@ -101,9 +102,11 @@ def _piped(encoding: str) -> Iterator[list[TypedText]]:
         is_over = not data
         try:
             rest += decoder.decode(data, final=is_over)
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
+            # 有的解码器（utf-16 没有 BOM 时）抛的错没有 reason
+            reason = getattr(error, "reason", error)
             raise InputError(
-                f"standard input: a line after line {number} is not {encoding} ({error.reason}); convert it first, or"
+                f"standard input: a line after line {number} is not {encoding} ({reason}); convert it first, or"
                 " name its --encoding where there is that option"
             ) from None
         *lines, rest = rest.split("\n")
@@ -126,6 +129,6 @@ def require_readable(*texts: str) -> None:
     """Refuses, by `InputError`, arguments that are in another encoding than the command line's."""
     for text in texts:
         # 解不开的字节在参数里成了孤立代理：分词与写文件都认不得，趁载入模型之前就说明
-        if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+        if HALF_CHARACTER.search(text):
             encoding = sys.getfilesystemencoding()
             raise InputError(f"{text[:60]!r} holds bytes that are not {encoding}; convert the text to {encoding}")

@@ -95,10 +95,7 @@ def model_card(
             remarks=[f"{name}: {said}." for name, one in evaluations.items() for said in one.remarks],
             recipe=[[name, _code(str(value))] for name, value in asdict(settings).items()],
             result=result,
-            scores=[
-                [name, *(in_words(one.metrics[name], one.intervals.get(name)) for one in evaluations.values())]
-                for name in result.dev.metrics
-            ],
+            scores=_scores(evaluations),
             scripts=_scripts(tokenizer),
             searched=searched,
             seeds=None if searched is None else next((s.seeds for s in searched.dev_spread.values()), None),
@@ -113,6 +110,15 @@ def model_card(
             windows_limit=WINDOWS_LIMIT,
         )
     )
+
+
+def _scores(evaluations: Mapping[str, Evaluation]) -> list[list[str]]:
+    """Returns a row for each figure; a file of another kind than dev may lack some and have others."""
+    found = list(evaluations.values())
+    return [
+        [name, *(in_words(one.metrics[name], one.intervals.get(name)) if name in one.metrics else "–" for one in found)]
+        for name in dict.fromkeys(name for one in found for name in one.metrics)
+    ]
 
 
 def _hub_metrics(result: FineTuningResult) -> list[str]:

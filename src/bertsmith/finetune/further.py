@@ -2,8 +2,8 @@
 
 A model that has read the task's own words, without their labels, starts fine-tuning closer to them; the smaller the
 model's first text was, the more this is worth. The run is one of pre-training like any other, in the folder `further`
-of the fine-tuning run, so it resumes where it was stopped: `corpus/` holds token shards of the texts, `model/` the
-model that fine-tuning starts from.
+of the fine-tuning run, so it resumes where it was stopped: `corpus-…/`, named by a checksum of the texts, holds their
+token shards, `model/` the model that fine-tuning starts from. A run that was begun on other texts is refused.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.sentences import split_sentences
 from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import ConfigError
+from bertsmith.files import checksum_of
 from bertsmith.hub import model_folder
 from bertsmith.model import ModelConfig
 from bertsmith.objectives.pretraining import objective_named
@@ -61,10 +62,14 @@ def pretrain_further(
     """Continues pre-training a model on the texts of labelled examples, and returns its folder."""
     folder = run / FURTHER
     tokenizer = load_tokenizer(model_folder(model))
-    if (folder / "corpus" / MANIFEST).exists():
-        corpus = TokenCorpus(folder / "corpus", tokenizer)
+    more = readable_files(options.adapt_text) if options.adapt_text else []
+    # 语料按所读的文本命名：同一个目录换了文本，不会读到从前的语料
+    read = [*(example.texts for example in examples), *((str(file), file.stat().st_size) for file in more)]
+    place = folder / f"corpus-{checksum_of({'read': read})}"
+    if (place / MANIFEST).exists():
+        corpus = TokenCorpus(place, tokenizer)
     else:
-        corpus = build_from_documents(_documents(examples, options.adapt_text), tokenizer, folder / "corpus")
+        corpus = build_from_documents(_documents(examples, more), tokenizer, place)
     # 任务的文本互不相干，没有“下一句”可学：带句对的目标换成只填空
     own = ModelConfig.load(model).family.objective
     recipe = recipe_to_continue(
@@ -78,10 +83,10 @@ def pretrain_further(
     return folder / "model"
 
 
-def _documents(examples: Iterable[Any], more: Sequence[str]) -> Iterator[Document]:
+def _documents(examples: Iterable[Any], more: Sequence[Path]) -> Iterator[Document]:
     for number, example in enumerate(examples):
         for text in example.texts:
             if sentences := tuple(split_sentences(text)):
                 yield Document(f"example {number}", sentences)
     if more:
-        yield from read_documents(readable_files(more))
+        yield from read_documents(more)

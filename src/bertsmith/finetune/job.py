@@ -20,7 +20,7 @@ from bertsmith.finetune.further import FurtherOptions, pretrain_further
 from bertsmith.finetune.look import look_at
 from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
-from bertsmith.finetune.search import DEV_PARTS, cross_validate, paper_grid, search, usual_space
+from bertsmith.finetune.search import cross_validate, dev_of, paper_grid, search, usual_space
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.splits import held_out
 from bertsmith.finetune.tasks import all_tasks, load_task, options_of_all_tasks, task_named, task_of_model
@@ -204,11 +204,14 @@ def finetune(
             columns = {"group_column": reading.group_column, "time_column": reading.time_column}
             told_by = {name: column for name, column in columns.items() if column is not None}
             write_json(folder / SPLIT_FILE, {"seed": recipe.seed, **told_by, **parts})
-            data |= {name: DataFile(f"a part of {data[name].name}", len(parts[name])) for name in parts}
+            data |= {name: replace(data[name], name=f"a part of {data[name].name}") for name in parts}
         if chooses is None:
-            # 没有 dev 文件：训练文件自己的十分之一挑轮次
-            name, held = data["train"].name, len(learned) // DEV_PARTS
-            data |= {"train": DataFile(name, len(learned) - held), "dev": DataFile(f"a tenth of {name}", held)}
+            # 没有 dev 文件：训练文件自己的一份挑轮次
+            for name, rows in zip(("train", "dev"), dev_of(made, learned, recipe.seed), strict=True):
+                data[name] = DataFile(f"a part of {name_of(files['train'])}", len(rows))
+        if teaching.teacher_text:
+            taught = ", ".join(map(name_of, teaching.teacher_text))
+            data["train"] = replace(data["train"], name=f"{data['train'].name}, and {taught} as the teacher labels it")
         _write_cards(folder, Path(model), result, best, data, searched)
         write_report(folder)
         if compared.baselines:

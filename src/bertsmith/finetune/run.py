@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.files import claim_folder, leaving_no_trace, locked, read_json, write_json
+from bertsmith.files import claim_folder, leaving_no_trace, locked, make_folder, read_json, write_json
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
@@ -160,8 +160,9 @@ def fine_tune(
     }
     with ExitStack() as stack:
         stack.enter_context(leaving_no_trace(folder, "metrics.jsonl"))
+        # 先上锁再认领：只有一份申请的文件夹算是空的，别人可能正在里面准备
+        stack.enter_context(locked(make_folder(folder)))
         claim_folder(folder, "finetune.json", request, beside=FURTHER)
-        stack.enter_context(locked(folder))
         if (folder / "result.json").exists():
             # 可能恰好在写下结果之后、删去状态之前被打断
             _remove_state(folder)

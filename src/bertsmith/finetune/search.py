@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from bertsmith.errors import ConfigError, RunFolderError, TrainingError
-from bertsmith.files import from_json, locked, read_json, write_json
+from bertsmith.errors import ConfigError, InputError, RunFolderError, TrainingError
+from bertsmith.files import from_json, locked, make_folder, read_json, write_json
 from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.splits import fold_numbers
+from bertsmith.finetune.splits import fold_numbers, groups_of
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
 from bertsmith.finetune.trials import RUNS, SearchResult, Trial, claim_search, keep_weights, remove_weights, spreads
 from bertsmith.seeding import torch_seed
@@ -99,9 +99,14 @@ class Tuner:
             return kinds.IntDistribution(choice.low, choice.high, log=choice.log)
         return kinds.FloatDistribution(choice.low, choice.high, log=choice.log)
 
+    def _trials(self) -> list[Any]:
+        """Returns the trials that have all their settings: one that was killed while it was drawn is drawn anew."""
+        trials = self._study.get_trials(deepcopy=False)
+        return [trial for trial in trials if trial.params.keys() == self._distributions.keys()]
+
     def settings_of(self, number: int) -> FineTuningSettings | None:
         """Returns the settings of a trial, new or begun or finished before; None for one that failed before."""
-        trials = self._study.get_trials(deepcopy=False)
+        trials = self._trials()
         if number < len(trials):
             if trials[number].state == self._optuna.trial.TrialState.FAIL:
                 return None
@@ -120,8 +125,9 @@ class Tuner:
     def tell(self, number: int, value: float | None) -> None:
         """Tells what a trial came to, larger being better; None for one that could not be trained."""
         state = self._optuna.trial.TrialState
-        if self._study.get_trials(deepcopy=False)[number].state == state.RUNNING:
-            self._study.tell(number, value, state=state.FAIL if value is None else None)
+        trial = self._trials()[number]
+        if trial.state == state.RUNNING:
+            self._study.tell(trial.number, value, state=state.FAIL if value is None else None)
 
 
 Grid = Mapping[str, Sequence[Any]]
@@ -182,8 +188,8 @@ def search(
     if space is not None:
         told = {n: list(astuple(one)) if isinstance(one, Range) else list(one) for n, one in space.items()}
         suggested = {"space": told, "trials": trials}
-    claim_search(folder, task, model_folder, settings, grid=tried, **suggested, seeds=seeds)
-    with locked(folder):
+    with locked(make_folder(folder)):
+        claim_search(folder, task, model_folder, settings, grid=tried, **suggested, seeds=seeds)
         console = console or Console(quiet=True)
 
         def fine_tuned(cell: FineTuningSettings, place: Path) -> FineTuningResult:
@@ -344,11 +350,11 @@ def cross_validate(
     """
     folder, console = Path(run), console or Console(quiet=True)
     parts = fold_numbers(task, train, folds, settings.seed)
-    claim_search(folder, task, model_folder, settings, folds=folds, own_dev=dev is None)
-    with locked(folder):
+    with locked(make_folder(folder)):
+        claim_search(folder, task, model_folder, settings, folds=folds, own_dev=dev is None)
 
         def fine_tuned(name: str, kept: Sequence[ExampleT], scored: Sequence[ExampleT] | None) -> FineTuningResult:
-            learned, chooses = (kept, dev) if dev is not None else _dev_of(task, kept, settings.seed)
+            learned, chooses = (kept, dev) if dev is not None else dev_of(task, kept, settings.seed)
             how: dict[str, Any] = {"teacher": teacher, "console": console, "device": device, "listeners": listeners}
             place = folder / RUNS / name
             return fine_tune(task, model_folder, learned, chooses, place, settings, test=scored, **how)
@@ -378,11 +384,12 @@ def cross_validate(
         return found
 
 
-def _dev_of(
-    task: Task[ExampleT, Any], examples: Sequence[ExampleT], seed: int
-) -> tuple[list[ExampleT], list[ExampleT]]:
-    """Returns what a run learns from, and the tenth of it that chooses its epoch."""
-    count = min(DEV_PARTS, len({task.group_of(one) for one in examples}))
-    parts = fold_numbers(task, examples, count, seed + 1)
+def dev_of(task: Task[ExampleT, Any], examples: Sequence[ExampleT], seed: int) -> tuple[list[ExampleT], list[ExampleT]]:
+    """Returns what a run learns from, and the part that chooses its epoch: a tenth, or more where groups are few."""
+    groups = groups_of(task, examples)
+    count = min(DEV_PARTS, len(set(groups)))
+    if count < 2:
+        raise InputError("without a fold, all of the training file belongs together; give --dev to choose epochs")
+    parts = fold_numbers(task, examples, count, seed + 1, groups)
     pairs = list(zip(examples, parts, strict=True))
     return [one for one, part in pairs if part > 0], [one for one, part in pairs if part == 0]

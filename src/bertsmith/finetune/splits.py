@@ -50,7 +50,7 @@ def fold_numbers(
     classes = [task.classes_of(example) for example in examples]
     counts = Counter(one for several in classes for one in several)
     groups: dict[Hashable, list[int]] = {}
-    for number, own in enumerate(belongs or _joined([task.keys_of(example) for example in examples])):
+    for number, own in enumerate(belongs or groups_of(task, examples)):
         groups.setdefault(own, []).append(number)
     if len(groups) < folds:
         raise InputError(
@@ -77,6 +77,11 @@ def fold_numbers(
             for number in group:
                 numbers[number] = part
     return numbers
+
+
+def groups_of(task: Task[ExampleT, Any], examples: Sequence[ExampleT]) -> list[int]:
+    """Returns the group of each example: what the task and `group` say belongs together is in one."""
+    return _joined([task.keys_of(example) for example in examples])
 
 
 def held_out(

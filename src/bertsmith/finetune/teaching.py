@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.datasets import Faults, ReadingOptions
 from bertsmith.finetune.predict import Predictor
 from bertsmith.finetune.tasks import task_of_model
 from bertsmith.finetune.tasks.task import ExampleT, Task
 from bertsmith.hub import model_folder
+from bertsmith.inference.classify import Rank
 from bertsmith.objectives import LossOutput
 from bertsmith.objectives.labelled import LabelledBatch, LabelledObjective
 from bertsmith.settings import option
@@ -77,12 +78,19 @@ class TaughtLoss:
 
 
 def labelled_by_teacher(task: Task[ExampleT, Any], teaching: TeachingOptions, encoding: str) -> Sequence[ExampleT]:
-    """Returns the inputs of `teacher_text` as examples; empty lines are left out."""
+    """Returns the inputs of `teacher_text` as examples; empty lines are left out, and faulty ones with a warning."""
     assert teaching.teacher
-    predictor = Predictor.load(str(model_folder(teaching.teacher)))
-    return [
-        task.example_from(record)
-        for file in teaching.teacher_text
-        for record in predictor.predict_file(file, ReadingOptions(encoding=encoding))
-        if record["prediction"] is not None
-    ]
+    predictor, reading = Predictor.load(str(model_folder(teaching.teacher))), ReadingOptions(encoding=encoding)
+    if isinstance(predictor.pipeline, Rank):
+        # 不经 sigmoid 的排序模型给出的是 logit，学的却是 [0, 1] 里的相关度
+        predictor.pipeline.activation = "Sigmoid"
+    examples = []
+    for file in teaching.teacher_text:
+        faults = Faults(reading)
+        for record in predictor.predict_file(file, reading):
+            if record["prediction"] is not None:
+                examples.append(task.example_from(record))
+            elif "fault" in record:
+                faults.found.append(record["fault"])
+        faults.tell(file, "lines")
+    return examples

@@ -101,10 +101,11 @@ class SearchResult:
 
 
 def spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """Returns metric → spread over runs; empty for fewer than two runs, or where they have no metrics."""
+    """Returns metric → spread over runs, of those that all have; empty for fewer than two runs."""
     if len(runs) < 2:
         return {}
-    return {name: Spread.of([run[name] for run in runs]) for name in runs[0]}
+    # 有的指标只在两种问题都有的那几份上才有
+    return {name: Spread.of([run[name] for run in runs]) for name in runs[0] if all(name in run for run in runs)}
 
 
 def claim_search(

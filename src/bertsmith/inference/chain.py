@@ -12,6 +12,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -166,13 +167,7 @@ def looks(sentences: Sequence[Sequence[str]]) -> Ints:
     ones: list[tuple[Hashes, NDArray[np.bool_] | None]] = [(exact, None), (plain, None), (shape, None), (short, None)]
     ones += [*prefixes, *suffixes]
     end = suffixes[2][0]
-
-    def at(hashes: Hashes, offset: int) -> Hashes:
-        """Returns the hash of each word's neighbour; beyond an end of the sentence a hash of its own."""
-        places: Ints = np.arange(len(words)) + offset
-        inside = (places >= 0) & (places < len(words))
-        places = np.where(inside, places, 0)
-        return np.where(inside & (owners[places] == owners), hashes[places], np.uint32(0x51ED270B))
+    at = partial(neighbours, sentences=owners)
 
     def pair(first: Hashes, second: Hashes) -> Hashes:
         return mixed_bits(first * PRIME ^ second)
@@ -185,9 +180,25 @@ def looks(sentences: Sequence[Sequence[str]]) -> Ints:
     found = np.empty((len(words), len(columns)), dtype=np.int64)
     for number, (hashes, has) in enumerate(columns):
         # 模板的编号搅进散列：同一个词在左边和在右边是两个特征
-        column = mixed_bits(hashes + np.uint32((number * 0x9E3779B1) & 0xFFFFFFFF)) >> np.uint32(32 - BITS)
+        column = salted(hashes, number) >> np.uint32(32 - BITS)
         found[:, number] = column if has is None else np.where(has, column.astype(np.int64), -1)
     return found
+
+
+def neighbours(hashes: Hashes, offset: int, *, sentences: Ints) -> Hashes:
+    """Returns the hash of each word's neighbour in its sentence; beyond an end of it a hash of its own.
+
+    `sentences` [W] numbers the sentence of each word.
+    """
+    places: Ints = np.arange(len(hashes)) + offset
+    inside = (places >= 0) & (places < len(hashes))
+    places = np.where(inside, places, 0)
+    return np.where(inside & (sentences[places] == sentences), hashes[places], np.uint32(0x51ED270B))
+
+
+def salted(hashes: Hashes, number: int) -> Hashes:
+    """Mixes the number of a kind of feature into hashes, so that the same hash of another kind is another feature."""
+    return mixed_bits(hashes + np.uint32((number * 0x9E3779B1) & 0xFFFFFFFF))
 
 
 def codes_of(words: Sequence[str]) -> tuple[Hashes, Ints]:

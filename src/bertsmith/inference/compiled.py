@@ -9,6 +9,7 @@ A graph is made once (some ten seconds) and kept with what `auto` has measured, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -26,8 +27,8 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.batch import AttentionMask, RaggedBatch
-from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.files import atomic_path, held, make_folder, parse_json, write_json
+from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.files import atomic_path, held, parse_json, write_json
 from bertsmith.inference.graph_cache import EngineKind, cache_folder, circumstances, digest_of
 from bertsmith.inference.runtimes import FEW_TOKENS, RUNTIMES, Graph, is_installed
 from bertsmith.model import Backbone, BackboneOutput
@@ -60,9 +61,10 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
     float32, and one that computes something else is left out with a warning.
 
     Raises:
-        ConfigError: a package of the engine is not installed, or it does not compute in this precision.
+        ConfigError: a package of the engine is not installed.
         CheckpointError: the engine computes something else than the backbone.
         InputError: the weights do not fit into an ONNX file.
+        RunFolderError: a graph is not in the cache, and cannot be kept there.
     """
     weights, threads = _digest(backbone), torch.get_num_threads()
     verdict = cache_folder() / "engines" / f"{digest_of(circumstances(), weights, precision, threads)}.json"
@@ -76,11 +78,6 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
         if not is_installed(kind):
             raise ConfigError(
                 f"engine {kind} needs {', '.join(runtime.packages)}; pip install 'bertsmith[{runtime.extra}]'"
-            )
-        if precision not in runtime.precisions:
-            raise ConfigError(
-                f"engine {kind} computes in {' or '.join(runtime.precisions)}, not in {precision}; leave one of them"
-                " out"
             )
         kinds = [kind]
     found = {}
@@ -127,7 +124,7 @@ def read_choice(verdict: Path) -> EngineChoice | None:
 
 
 def _measured(backbone: Backbone, graphs: Mapping[str, CompiledForward], verdict: Path) -> EngineChoice:
-    """Returns the fastest engine for short and for long batches, and keeps the answer."""
+    """Returns the fastest engine for short and for long batches; keeps the answer if the cache can be written."""
     found = []
     for lengths in (_SHORT, _LONG):
         batch = random_batch(backbone, lengths, torch.device("cpu"))
@@ -136,8 +133,8 @@ def _measured(backbone: Backbone, graphs: Mapping[str, CompiledForward], verdict
         seconds = {name: _seconds(forward, batch) for name, forward in forwards.items()}
         found.append(min(seconds, key=lambda name: seconds[name], default="torch"))
     choice = EngineChoice(*found)
-    make_folder(verdict.parent)
-    write_json(verdict, asdict(choice))
+    with contextlib.suppress(RunFolderError):
+        write_json(verdict, asdict(choice))
     return choice
 
 
@@ -216,7 +213,12 @@ def _digest(backbone: Backbone) -> str:
 def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: int, plain: Path) -> Graph:
     from bertsmith.model.graph import write_backbone
 
-    folder, runtime = make_folder(cache_folder()) / name, RUNTIMES[kind]
+    folder, runtime = cache_folder() / name, RUNTIMES[kind]
+    checked = folder / f"checked-{precision}"
+    if checked.exists():
+        # 核对过的图只读就够：缓存可以在只读的镜像里
+        with contextlib.suppress(Exception):
+            return runtime.open(folder, precision, threads)
     # 两个进程同时要同一张图：后到的等先到的做好，而不是各做一份、互相清掉半成品
     with held(folder):
         try:
@@ -231,7 +233,6 @@ def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: i
                     write_backbone(backbone, plain)
                 runtime.prepare(plain, temporary)
             graph = runtime.open(folder, precision, threads)
-        checked = folder / f"checked-{precision}"
         if not checked.exists():
             _check(backbone, kind, graph, precision)
             checked.touch()

@@ -28,7 +28,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import make_folder, write_json
 from bertsmith.hub import model_folder
-from bertsmith.inference.engine import DEFAULT, PART, InferenceConfig, stream_rows
+from bertsmith.inference.engine import DEFAULT, PART, InferenceConfig, sequence_means, stream_rows
 from bertsmith.inference.pipeline import Pipeline, one_or_many, require_list
 from bertsmith.inference.task_file import USAGE_FILE, TaskFile, read_told, stated_length, stated_prompts
 from bertsmith.model import (
@@ -300,7 +300,7 @@ def similarities(
 
 def mean_states(model: Backbone, batch: RaggedBatch) -> Tensor:
     """Reads [N, H], the mean of the last layer's states."""
-    return _mean(model(batch).hidden_states.float(), batch)
+    return sequence_means(model(batch).hidden_states.float(), batch)
 
 
 def cls_states(model: Backbone, batch: RaggedBatch) -> Tensor:
@@ -318,7 +318,7 @@ def max_states(model: Backbone, batch: RaggedBatch) -> Tensor:
 def last_four_states(model: Backbone, batch: RaggedBatch) -> Tensor:
     """Reads [N, 4H], the means of the last four layers' states, the lowest of the layers first."""
     layers: list[Tensor] = model(batch, need_layers=True).layers
-    return torch.cat([_mean(states.float(), batch) for states in layers[-4:]], dim=-1)
+    return torch.cat([sequence_means(states.float(), batch) for states in layers[-4:]], dim=-1)
 
 
 def last_four_sums(model: Backbone, batch: RaggedBatch) -> Tensor:
@@ -341,14 +341,6 @@ def check_pooling(pooling: str, config: ModelConfig) -> None:
         raise ConfigError(f"pooling {pooling!r} is unknown; use {', '.join(READS)}")
     if pooling.startswith("last-four") and config.num_hidden_layers < 4:
         raise ConfigError(f"pooling {pooling} needs 4 layers, the model has {config.num_hidden_layers}")
-
-
-def _mean(states: Tensor, batch: RaggedBatch) -> Tensor:
-    # 参差批次上的分段求和：每条序列只对自己的真实词元取平均
-    lengths = batch.cu_seqlens.diff().long()
-    sequence = torch.repeat_interleave(lengths, output_size=batch.num_tokens)
-    sums = states.new_zeros(batch.num_sequences, states.shape[1]).index_add_(0, sequence, states)
-    return sums / lengths[:, None]
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:

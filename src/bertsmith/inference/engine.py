@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.inference.compiled import graphs_of, random_batch, use_graphs
 from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.inference.runtimes import RUNTIMES
@@ -160,8 +161,17 @@ class Engine:
             return
         # 图是按 float32 核对的：做图时先换回来；量快慢则用实际的精度，短请求因此只会更准，不会更糙
         apply_precision(self.model, "float32", self.device)
-        graphs, verdict = graphs_of(self.model.backbone, kind, self.precision)
-        apply_precision(self.model, self.precision, self.device)
+        try:
+            graphs, verdict = graphs_of(self.model.backbone, kind, self.precision)
+        except RunFolderError as error:
+            # 缓存没有 --out：写不了的原因照旧，出路换成环境变量
+            told = f"{str(error).partition(';')[0]}; set BERTSMITH_CACHE to another folder"
+            if kind != "auto":
+                raise RunFolderError(told) from None
+            warnings.warn(f"{told}; torch computes", stacklevel=2)
+            return
+        finally:
+            apply_precision(self.model, self.precision, self.device)
         choice = use_graphs(self.model.backbone, graphs, kind, verdict)
         self.kind, self.long_kind = choice.short, choice.long
         self.shares_cores = choice.long == "torch"
@@ -237,6 +247,15 @@ def stream_rows(engine: SequenceRunner, sequences: Iterable[Sequence[int]], read
     left = iter(sequences)
     while block := list(islice(left, PART)):
         yield engine.run(block, None, read)
+
+
+def sequence_means(states: Tensor, batch: RaggedBatch) -> Tensor:
+    """Returns [N, H], the mean over each sequence of states [T, H]."""
+    # 参差批次上的分段求和：每条序列只对自己的真实词元取平均
+    lengths = batch.cu_seqlens.diff().long()
+    sequence = torch.repeat_interleave(lengths, output_size=batch.num_tokens)
+    sums = states.new_zeros(batch.num_sequences, states.shape[1]).index_add_(0, sequence, states)
+    return sums / lengths[:, None]
 
 
 def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -371,7 +390,7 @@ def apply_precision(model: PretrainedModel, precision: str, device: torch.device
 
 @torch.inference_mode()
 def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionChoice:
-    """Measures the precisions this processor has, and leaves the model in the best."""
+    """Measures the precisions this processor has, and leaves the model in the best; `CheckpointError` for NaN."""
     # 没有相应指令的 bf16 由软件模拟，慢上百倍：试一次就要等几秒，不必试
     # float32 排在最前：其余的精度都和它的向量比
     there = {"float32": True, "bf16": native_precision(device) == "bf16"}
@@ -383,18 +402,16 @@ def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionC
     exact = torch.empty(0)
     for name in (name for name, found in there.items() if found):
         apply_precision(model, name, device)
-        vectors = _sentence_vectors(encoder, probe)
+        vectors = sequence_means(encoder(probe).hidden_states.float(), probe)
         exact = vectors if name == "float32" else exact
         cosine = float(torch.cosine_similarity(vectors, exact, dim=-1).min())
         trials.append(PrecisionTrial(name, _seconds(encoder, timed, device), cosine))
-    best = min((trial for trial in trials if trial.is_faithful), key=lambda trial: trial.seconds)
+    best = min((trial for trial in trials if trial.is_faithful), key=lambda trial: trial.seconds, default=None)
+    # 权重里有 NaN：连 float32 与自己比也不算忠实
+    if best is None:
+        raise CheckpointError("the model's states are not finite numbers; copy the folder again, or train again")
     apply_precision(model, best.precision, device)
     return PrecisionChoice(best.precision, tuple(trials), tuple(name for name, found in there.items() if not found))
-
-
-def _sentence_vectors(encoder: Backbone, batch: RaggedBatch) -> Tensor:
-    states = encoder(batch).hidden_states.float()
-    return torch.stack([rows.mean(0) for rows in states.split(batch.lengths)])
 
 
 def _seconds(encoder: Backbone, batch: RaggedBatch, device: torch.device) -> float:

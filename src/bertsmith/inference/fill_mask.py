@@ -19,7 +19,6 @@ from bertsmith.errors import InputError
 from bertsmith.inference.pipeline import Pipeline, require_list
 from bertsmith.model import ModelForMaskedLM, ModelForPreTraining
 from bertsmith.seeding import generator
-from bertsmith.tokenizer import Tokenizer
 
 MASKS_AT_ONCE = 256
 """Each mask brings a row of logits as long as the vocabulary: 30 MB for this many and 30,000 pieces."""
@@ -81,7 +80,7 @@ class FillMask(Pipeline, name="fill-mask"):
         return filled[0] if isinstance(texts, str) else filled
 
     def _sequence(self, text: str) -> list[int]:
-        ids = add_special_tokens(self.tokenizer, self.tokenizer.encode(text, parse_special=True))
+        ids = self.tokenizer.template.wrap(self.tokenizer.encode(text, parse_special=True))
         if self.tokenizer.mask_token_id not in ids:
             mask = self.tokenizer.special_tokens.mask
             raise InputError(f"no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
@@ -139,11 +138,6 @@ def piece_logits(model: ModelForMaskedLM | ModelForPreTraining, states: Tensor) 
     transformed = head.transformed(states).float()
     logits: Tensor = head.decode(transformed, model.backbone.embedding.word.weight).logits
     return logits
-
-
-def add_special_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """Puts `[CLS]` before and `[SEP]` behind the ids of one text, or what the tokenizer has instead."""
-    return tokenizer.template.wrap(ids)
 
 
 def _parts_of_masks(positions: Sequence[Sequence[int]]) -> Iterator[slice]:

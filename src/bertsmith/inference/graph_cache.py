@@ -12,6 +12,7 @@ it loads the whole pipeline when it is asked for more. The results are the same 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import __version__
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import parse_json, write_text
 from bertsmith.inference.runtimes import FEW_TEXTS, FEW_TOKENS, RUNTIMES, Graph, versions
 from bertsmith.parallel import available_cores
@@ -105,11 +106,6 @@ def read_card(file: Path) -> FolderCard | None:
         return None
 
 
-def write_card(file: Path, card: FolderCard) -> None:
-    """Keeps a card."""
-    write_text(file, json.dumps(asdict(card)))
-
-
 def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any:
     """Loads an encoder for short requests; the whole pipeline where torch is faster, or the folder is not on this disk.
 
@@ -125,7 +121,10 @@ def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any
     if card is None:
         whole = load()
         card = _card_of(whole)
-        write_card(file, card)
+        # 卡片只省下一次载入：缓存只读时，下次照样完整地载入
+        if card.graph:
+            with contextlib.suppress(RunFolderError):
+                write_text(file, json.dumps(asdict(card)))
     if not card.graph:
         return whole or load()
     place, runtime = cache_folder() / card.graph, RUNTIMES[card.runtime]
@@ -157,6 +156,8 @@ class QuickEmbed:
         if isinstance(texts, str):
             vector: NDArray[np.float32] = self([texts], **options)[0]
             return vector
+        # None 就是没有说：照样不必载入整条流水线
+        options = {name: value for name, value in options.items() if value is not None}
         normalize = options.get("normalize", True)
         if not 0 < len(texts) <= FEW_TEXTS or options.keys() - {"normalize"}:
             return self.whole(texts, **options)

@@ -25,6 +25,7 @@ from bertsmith.files import atomic_path
 from bertsmith.hub import model_folder
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline, label_names
+from bertsmith.inference.task_file import read_task_file
 from bertsmith.tokenizer import Tokenizer
 
 WORDS_FILE = "words.safetensors"
@@ -161,6 +162,10 @@ class LinearPipeline(Pipeline):
         cls: type[LinearPipelineT], folder: str | Path, *, only: Part | None = None, **how: Any
     ) -> LinearPipelineT:
         """Loads a folder as `Pipeline.load` does; with `only`, one part of those that `bertsmith solve` put there."""
+        task = read_task_file(folder).get("task", cls.name)
+        # 先看任务再读：别的任务的词，不是损坏的词
+        if task != cls.name and (model_folder(folder) / WORDS_FILE).exists():
+            raise CheckpointError(f"{folder}: was fine-tuned for {task!r}, not for {cls.name!r}")
         words = read_words(folder, cls.words_kind)
         # 两部分各自是否在：没有词，或者词独自成为答案
         holds = {"words": words is not None and bool(words.mix[1]), "encoder": words is None or bool(words.mix[0])}

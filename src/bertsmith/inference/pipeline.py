@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module, metadata
@@ -192,7 +193,11 @@ def pipeline_named(name: str) -> type[Pipeline]:
     known = _REGISTRY if name in _REGISTRY else all_pipelines()
     if name not in known:
         for entry in metadata.entry_points(group="bertsmith.pipelines"):
-            entry.load()
+            try:
+                entry.load()
+            except Exception as error:
+                # 别人的包坏了，不该让写错的名字变成一串回溯
+                warnings.warn(f"the pipeline {entry.value} cannot be loaded ({error})", stacklevel=2)
         known = all_pipelines()
     return named(name, known, "pipeline")
 

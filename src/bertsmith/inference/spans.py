@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import InputError
-from bertsmith.inference.chain import Steps, chances, codes_of, kinds_in_short, spread, words_in
+from bertsmith.inference.chain import Steps, chances, codes_of, kinds_in_short, neighbours, salted, spread, words_in
 from bertsmith.inference.linear import LinearModel, Mix, write_words
 from bertsmith.inference.words import PRIME, Hashes, Ints, mixed_bits, run_hashes
 
@@ -147,13 +147,6 @@ class _Passage:
     lower: Hashes
     short: Hashes
 
-    def beside(self, hashes: Hashes, offset: int) -> Hashes:
-        """Returns the hash of each word's neighbour in its sentence; beyond an end of it a hash of its own."""
-        places: Ints = np.arange(len(hashes)) + offset
-        inside = (places >= 0) & (places < len(hashes))
-        places = np.where(inside, places, 0)
-        return np.where(inside & (self.sentence[places] == self.sentence), hashes[places], np.uint32(0x51ED270B))
-
 
 def passage_words(context: str) -> _Passage:
     """Cuts a passage into words; raises InputError where it holds none."""
@@ -187,7 +180,7 @@ def looks(question: str, context: str) -> Ints:
     asked = [question[start:end].lower() for start, end in words_in(question)]
     if not asked:
         raise InputError(f"question {question[:60]!r} holds no word; ask something")
-    lower, short, at = passage.lower, passage.short, passage.beside
+    lower, short, at = passage.lower, passage.short, partial(neighbours, sentences=passage.sentence)
     near, sides, fit, covered, known = _nearness(passage, asked)
     around = (known + 3 * (_shifted(known, -1) + 3 * _shifted(known, 1))).astype(np.uint32)
     place = (np.arange(len(lower)) * 10 // len(lower)).astype(np.uint32)
@@ -203,10 +196,10 @@ def looks(question: str, context: str) -> Ints:
     pairs_of = (" ".join(two) for two in pairwise(lacking))
     keys = _hashes(list(dict.fromkeys([asked[0], " ".join(asked[:2]), *lacking, *pairs_of])))
     columns = [*alone, *(mixed_bits(one * PRIME ^ other) for one, other in pairs)]
-    columns = [mixed_bits(one + _number(number)) for number, one in enumerate(columns)]
+    columns = [salted(one, number) for number, one in enumerate(columns)]
     for number, one in enumerate(with_question, len(columns)):
-        salted = mixed_bits(one + _number(number))
-        columns += [mixed_bits(salted * PRIME ^ key) for key in keys]
+        own = salted(one, number)
+        columns += [mixed_bits(own * PRIME ^ key) for key in keys]
     return (np.stack(columns, 1) >> np.uint32(32 - BITS)).astype(np.int64)
 
 
@@ -250,10 +243,6 @@ def _shifted(known: Hashes, offset: int) -> Hashes:
     """Returns what is known of the neighbours; 2 beyond an end."""
     padded = np.pad(known, 1, constant_values=2)
     return padded[1 + offset : len(known) + 1 + offset]
-
-
-def _number(number: int) -> np.uint32:
-    return np.uint32((number * 0x9E3779B1) & 0xFFFFFFFF)
 
 
 def _hashes(words: Sequence[str]) -> Hashes:

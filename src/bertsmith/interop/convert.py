@@ -285,7 +285,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     try:
         places = parse_json(index)["weight_map"]
         shards = {str(name): str(place) for name, place in places.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index}: is not a list of shards ({error!r}); copy the file again") from None
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(shards.values())):
@@ -327,8 +327,11 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 def _drop_tied(tensors: dict[str, Tensor], word_embeddings: str, path: Path) -> None:
     """Drops the decoder's copies of the word embeddings and of its bias, if they are true copies."""
     for name, original in ((_DECODER_WEIGHT, word_embeddings), (_DECODER_BIAS, _BIAS)):
-        copy = tensors.pop(name, None)
-        if copy is not None and original in tensors and not torch.equal(copy, tensors[original]):
+        copy, own = tensors.pop(name, None), tensors.get(original)
+        if copy is None or own is None:
+            continue
+        # 不同精度的两个张量，torch.equal 不比，只报错
+        if copy.dtype != own.dtype or not torch.equal(copy, own):
             raise CheckpointError(
                 f"{path}: {name} differs from {original}, which BERT's decoder is; to keep both, write"
                 " tie_word_embeddings false in config.json"

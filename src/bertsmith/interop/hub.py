@@ -1,7 +1,8 @@
 """Puts a model folder on the Hub, where `transformers` and bertsmith load it by name.
 
 - what a model folder is made of goes up: safetensors, JSON, text and the card; neither a run's state nor pickles
-- one commit also takes away weights that the folder no longer has, so that no reader meets parts of two models
+- one commit also takes away the weights, settings and tokenizer files that the folder no longer has, so that no reader
+  meets parts of two models
 - `--private` never ends in a public repository: one that is there already and public is refused
 """
 
@@ -9,18 +10,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.hub import HubName, why_hub_failed
+from bertsmith.hub import why_hub_failed
 from bertsmith.model.folder import stored_heads
+from bertsmith.tokenizer.loading import TOKENIZER_FILES
 
 _FILES = ("*.safetensors", "*.json", "*.txt")
 _FOLDERS = ("", "[1-9]_*/", "generator/")
 """The folder itself, the steps of sentence-transformers, and the generator of an ELECTRA."""
 _CARDS = ("README.md", "card.md")
-_WEIGHTS = (".safetensors", ".safetensors.index.json")
+_TOKENIZER_FILES = (*TOKENIZER_FILES, "merges.txt")
 
 
 def push_model(
@@ -46,7 +49,8 @@ def push_model(
         raise CheckpointError(f"{folder}: is a run folder; upload its model: {folder / 'model'}")
     # 上传之前先打开配置与权重：坏的文件夹不该让别人下载之后才发现
     stored_heads(folder)
-    name = _repository_name(repository)
+    if repository.count("/") != 1 or "@" in repository:
+        raise InputError("give the repository as org/name; a branch goes into --branch")
     files = _files_of(folder)
 
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
@@ -54,41 +58,31 @@ def push_model(
     if get_token() is None:
         raise ConfigError("uploading needs a token with the right to write; set HF_TOKEN, or run `hf auth login`")
     api = HfApi(library_name="bertsmith")
-    with _told_in_one_line(name):
-        api.create_repo(name.repository, private=private or None, exist_ok=True)
-        if private and not api.model_info(name.repository).private:
+    with _told_in_one_line(repository):
+        api.create_repo(repository, private=private or None, exist_ok=True)
+        if private and not api.model_info(repository).private:
             raise InputError(f"{repository}: is there already and public; make it private on its page, or leave it out")
         if branch:
-            api.create_branch(name.repository, branch=branch, exist_ok=True)
-        there = api.list_repo_files(name.repository, revision=branch or None)
+            api.create_branch(repository, branch=branch, exist_ok=True)
+        there = api.list_repo_files(repository, revision=branch or None)
         stale = [path for path in there if path not in files and _is_of_model(path)]
         operations: list[Any] = [CommitOperationAdd(path, source) for path, source in files.items()]
         operations += [CommitOperationDelete(path) for path in stale]
         api.create_commit(
-            name.repository,
+            repository,
             operations,
             commit_message=message or f"Upload {folder.resolve().name} with bertsmith",
             revision=branch or None,
         )
-    return f"{api.endpoint}/{name.repository}" + (f"/tree/{branch}" if branch else "")
-
-
-def _repository_name(text: str) -> HubName:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(text)
-    except HFValidationError:
-        text = ""
-    if text.count("/") != 1:
-        raise InputError("give the repository as org/name; a branch goes into --branch")
-    return HubName(text)
+    return f"{api.endpoint}/{repository}" + (f"/tree/{branch}" if branch else "")
 
 
 def _is_of_model(path: str) -> bool:
     """Whether a file of the repository would be read as a part of the model."""
-    return path.startswith("generator/") or ("/" not in path and path.endswith(_WEIGHTS))
+    if "/" in path:
+        return any(fnmatch(path, f"{folder}*") for folder in _FOLDERS if folder)
+    # 别的文本（如许可证）是人写的，不是模型的一部分
+    return path.endswith((".safetensors", ".json")) or path in _TOKENIZER_FILES
 
 
 def _files_of(folder: Path) -> dict[str, Path]:
@@ -99,7 +93,7 @@ def _files_of(folder: Path) -> dict[str, Path]:
 
 
 @contextlib.contextmanager
-def _told_in_one_line(name: HubName) -> Iterator[None]:
+def _told_in_one_line(repository: str) -> Iterator[None]:
     """Turns what goes wrong between here and the Hub into one line."""
     try:
         yield
@@ -107,6 +101,4 @@ def _told_in_one_line(name: HubName) -> Iterator[None]:
         raise
     # 与下载一样：网络库的异常各不相同
     except Exception as error:
-        raise InputError(
-            f"{name.repository}: not uploaded: the Hub {why_hub_failed(error, name.repository)}"
-        ) from error
+        raise InputError(f"{repository}: not uploaded: the Hub {why_hub_failed(error, repository)}") from error

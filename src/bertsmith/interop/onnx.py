@@ -23,6 +23,7 @@ from bertsmith.inference.embed import (
     length_limit,
     read_sentence_folder,
 )
+from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.interop.huggingface import load_tokenizer, load_whole_model, refuse_existing
 from bertsmith.model import Backbone, PretrainedModel
@@ -60,8 +61,8 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
 
     Raises:
         InputError: a package is missing, the weights do not fit into the file, or a tokenizer file cannot be used.
-        CheckpointError: the source is no model folder, or a file is missing, damaged or of another model; or the
-            exported model computes something else.
+        CheckpointError: the source is no model folder, or answers by more than its encoder; a file is missing, damaged
+            or of another model; or the exported model computes something else.
         RunFolderError: something is at `out`, or it cannot be written.
     """
     source, out = model_folder(source), Path(out)
@@ -69,6 +70,11 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     refuse_existing(out)
     if read_task_file(source).get("task") == "features":
         raise CheckpointError(f"{source}: a tagger over a frozen encoder has no ONNX form; use one of `finetune tag`")
+    if (source / WORDS_FILE).exists():
+        raise CheckpointError(
+            f"{source}: its answer counts {WORDS_FILE} too, which has no ONNX form; name a folder without, such as one"
+            " in parts/"
+        )
     model = load_whole_model(source)
     if (source / "modules.json").is_file():
         model = SentenceModel(model.backbone, read_sentence_folder(source))

@@ -23,7 +23,7 @@ from rich.table import Table
 from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.text import read_text
 from bertsmith.errors import ConfigError
-from bertsmith.files import claim_folder, write_json
+from bertsmith.files import claim_folder, leaving_no_trace, write_json
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
 from bertsmith.finetune.metrics import in_digits
 from bertsmith.finetune.tasks import save_task, task_of_model
@@ -31,6 +31,7 @@ from bertsmith.finetune.tasks.task import Task
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import copy_sentence_files
 from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.kernels.matmul import has_int8_kernels
@@ -114,7 +115,7 @@ def compress(
     options, reading, folder = built(CompressionOptions, chosen), built(ReadingOptions, how), Path(out)
     if options.heads and dev is None:
         raise ConfigError("--heads: give --dev, on which it is measured which heads matter")
-    with on_device(device):
+    with on_device(device), leaving_no_trace(folder):
         rows = _compressed(model_folder(str(model)), folder, options, dev, reading, console)
     # 最后一步就是成品；没有 dev 文件便没有分数和速度，不能拿零充数
     last = {name: getattr(rows[-1], name) for name in ("score", "parameters", "megabytes", "per_second")}
@@ -130,8 +131,13 @@ def _compressed(
     reading: ReadingOptions,
     console: Console | None,
 ) -> list[CompressionRow]:
+    # 阈值、温度是按编码器与词之和定的：去掉词，它们就不作数了
+    if (source / WORDS_FILE).exists():
+        raise ConfigError(f"{source}: its answer counts {WORDS_FILE} too; name a folder without, such as one in parts/")
     judged = str(dev) if isinstance(dev, (str, Path)) else None if dev is None else name_of(dev)
     whole: dict[str, Any] = {"weights": fingerprint_weights(source), "options": asdict(options), "dev": judged}
+    # 先认领再测量：有内容的文件夹，不等几分钟才拒绝
+    claim_folder(out, "compress.json", whole)
     work = _Work(source, dev, reading)
     if options.layers:
         keep_layers(work.model, layers_written(options.layers))
@@ -140,7 +146,6 @@ def _compressed(
         work.prune(options.heads)
     if options.vocabulary:
         work.cut(options.vocabulary, reading.encoding)
-    claim_folder(out, "compress.json", whole)
     work.save(out, options.stored)
     if options.stored != "float32":
         work.model = work.loaded(out)
@@ -177,9 +182,11 @@ class _Work:
         rate = score = None
         if self.examples:
             assert self.task is not None
-            # 存成 8 位的模型也用 8 位算：量的是人们将要用的样子
-            runs: Any = "int8" if precision == "int8" and has_int8_kernels() else "float32"
-            inference = InferenceConfig(best_device(), runs, self.max_length)
+            # 存成 8 位的模型在 CPU 上也用 8 位算：量的是人们将要用的样子
+            device = best_device()
+            in_8_bits = precision == "int8" and device.type == "cpu" and has_int8_kernels()
+            runs: Any = "int8" if in_8_bits else "float32"
+            inference = InferenceConfig(device, runs, self.max_length)
             self.task.predict(self.model, self.tokenizer, self.examples[:32], inference)
             begun = time.perf_counter()
             found = self.task.predict(self.model, self.tokenizer, self.examples, inference)

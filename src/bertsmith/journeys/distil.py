@@ -8,7 +8,7 @@ folder of the pre-training, plus `corpus/` (token shards by the teacher's tokeni
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,11 @@ def _distilled(
     teacher: str, text: list[str], out: Path, options: DistillationOptions, console: Console
 ) -> DistillationResult:
     source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
+    origin = model_folder(teacher)
+    # 学生照搬不了的句向量设置，现在就说，而不是训练完才说
+    says = read_sentence_folder(origin) if (origin / "modules.json").exists() else None
     claim_folder(out, "distil.json", {"teacher": teacher, **source.settings, **vars(options)})
-    tokenizer = load_tokenizer(model_folder(teacher))
+    tokenizer = load_tokenizer(origin)
     console.print("[bold]1 · token shards[/bold]")
     recipe = _recipe(teacher, out, options)
     corpus = shards_of(source, tokenizer, out / "corpus")
@@ -132,12 +135,13 @@ def _distilled(
     first = figures_before_training(out / "metrics.jsonl")
     # 第一个量到的损失最好懂：有掩码时是 MLM，没有时是与老师状态的距离
     name = next(name for name in ("mlm_loss", "states_loss", "relations_loss") if name in first)
-    small, large = (_parameters(folder) for folder in (out / "model", model_folder(teacher)))
+    small, large = (_parameters(folder) for folder in (out / "model", origin))
     done = DistillationResult(out / "model", first[name], result.heldout[name], small, large)
-    if (model_folder(teacher) / "modules.json").exists():
-        # 句向量老师的学生照样合并：它怎么合并，学生也怎么合并
-        pooling = read_sentence_folder(model_folder(teacher))
-        write_sentence_folder(done.model_folder, pooling, ModelConfig.load(done.model_folder).hidden_size)
+    if says is not None:
+        # 句向量老师的学生照样合并：它怎么合并，学生也怎么合并；比老师窄的学生留不下那么多个数
+        width = ModelConfig.load(done.model_folder).hidden_size
+        kept = replace(says, dims=says.dims if says.dims <= width else 0)
+        write_sentence_folder(done.model_folder, kept, width)
     console.print(
         f"{large / 1e6:.1f} M parameters became {small / 1e6:.1f} M; held-out {name.replace('_', ' ')}"
         f" {done.loss_before:.3f} before, {done.loss_after:.3f} after; model: {escape(str(done.model_folder))}",

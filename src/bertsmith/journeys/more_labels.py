@@ -60,11 +60,11 @@ def label_curve(
         rows = np.flatnonzero(np.isin(groups, order[: len(order) // share])).tolist()
         some, parts = [train[row] for row in rows], [folds[row] for row in rows] if folds else []
         held = some if folds else dev
+        if len(rows) < FEWEST or len(set(parts)) == 1:
+            continue
         try:
             task.targets(some)
         except InputError:
-            continue
-        if len(rows) < FEWEST or len(set(parts)) == 1:
             continue
         model, fit = train_linear(task, some, None if folds else dev, folds=parts)
         pipeline = task.pipeline(model, cast("Any", None), DEFAULT)
@@ -141,8 +141,10 @@ def write_rows(records: Sequence[Record], path: Path) -> None:
         writer = csv.writer(file)
         writer.writerow([*texts, "predicted", "probability", *others])
         for record in records:
+            # 选项的个数可以不同：补齐空格，后面的列才对得上
+            padded = [*record["input"], *[""] * (width - len(record["input"]))]
             rest = (record.get("columns", {}).get(name, "") for name in others)
-            writer.writerow([*record["input"], record["prediction"], f"{_sure(record):.3f}", *rest])
+            writer.writerow([*padded, record["prediction"], f"{_sure(record):.3f}", *rest])
 
 
 def _is_told(record: Record) -> bool:

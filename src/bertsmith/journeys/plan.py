@@ -49,6 +49,8 @@ from bertsmith.train.start import HELDOUT_SEQUENCES, make_trainer, open_stream
 
 SAMPLED_BYTES = 4_000_000
 """Of the text that is looked at: enough for a vocabulary's entropy, and a few seconds' work."""
+SAMPLED_FILES = 8
+"""Files among which these are shared, where there are so many: each that is larger than its share is cut."""
 
 TRIED, WARM, TIMED = 2, 3, 7
 """Steps that tell whether a size takes long; those that do not count where it does not; all that it then takes."""
@@ -202,19 +204,21 @@ def _sample(source: TextSource, folder: Path) -> tuple[TextSource, int]:
     # 文件按名字排好的话，前几个未必像全部：隔几个取一个
     every = max(1, source.bytes // SAMPLED_BYTES)
     spread = [file for start in range(min(every, len(source.files))) for file in source.files[start::every]]
+    # 一个文件常就是一篇：每个只取一份，头几个大文件才不会占满样本
+    share = SAMPLED_BYTES // min(len(spread), SAMPLED_FILES)
     read, files = 0, []
     for number, file in enumerate(spread):
         if read >= SAMPLED_BYTES:
             break
-        lines, room = [], SAMPLED_BYTES - read
+        lines, taken, room = [], 0, min(share, SAMPLED_BYTES - read)
         for line in lines_of(file, source.encoding):
             lines.append(line)
-            room -= len(line.encode()) + 1
-            if room <= 0:
+            taken += len(line.encode()) + 1
+            if taken >= room:
                 break
         files.append(part / f"{number}.txt")
         write_text(files[-1], "\n".join(lines) + "\n")
-        read += text_bytes(file, source.encoding) if room > 0 else SAMPLED_BYTES - read - room
+        read += text_bytes(file, source.encoding) if taken < room else taken
     if not any(line.strip() for file in files for line in read_lines(file, "utf-8")):
         raise InputError(f"no text in {', '.join(str(file) for file in source.files[:3])}")
     return replace(source, files=files, encoding="utf-8"), read

@@ -143,7 +143,7 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
     size = options.size or noted.get("size")
     recipe = _recipe(options, size)
     kind = options.tokenizer or family_named(recipe.model.family).tokenizer
-    _claim(options, recipe, kind, size)
+    _claim(options, noted, recipe, kind)
     console.print("[bold]1 · text[/bold]")
     if options.corpus:
         source = own_text(options.corpus, documents=options.documents, encoding=options.encoding, leave_out=out)
@@ -227,21 +227,19 @@ def _recipe(options: QuickstartOptions, size: str | None) -> PreTrainingRecipe:
     return recipe_for(size or "tiny", **asked)
 
 
-def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe, kind: TokenizerKind, size: str | None) -> None:
+def _claim(options: QuickstartOptions, noted: dict[str, Any], recipe: PreTrainingRecipe, kind: TokenizerKind) -> None:
     """Notes what this folder is for, or makes sure that it is for this; the text is compared when it is read."""
     request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
         "family": recipe.model.family,
         "objective": recipe.objective,
         "tokenizer": kind,
-        "size": size,
+        "size": options.size or noted.get("size"),
         **{name: getattr(options, name) for name in ("minutes", "vocab_size", "encoding", "seed")},
     }
-    claimed = options.out / "quickstart.json"
     # 训练还没有开始：时间和大小可以改，词表和分片照用
-    if claimed.exists() and not (options.out / "recipe.toml").exists():
-        noted = read_json(claimed, dict, RunFolderError, "choose another --out")
-        write_json(claimed, noted | {name: request[name] for name in ("minutes", "size")})
+    if noted and not (options.out / "recipe.toml").exists():
+        write_json(options.out / "quickstart.json", noted | {name: request[name] for name in ("minutes", "size")})
     claim_folder(options.out, "quickstart.json", request)
 
 

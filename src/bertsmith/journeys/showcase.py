@@ -22,7 +22,6 @@ from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.files import write_text
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Candidate, FillMask
-from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.journeys.searching import SearchComparison
 from bertsmith.journeys.village import REVIEWS
 from bertsmith.model import Backbone
@@ -263,7 +262,7 @@ def _heatmap_ids(corpus: TokenCorpus, tokenizer: Tokenizer) -> list[int]:
     # 优先选几乎全是词的句子：满是标点和标记的句子看不出什么
     wordy = [ids for ids in legible if sum(tokenizer.piece_text(index).isalpha() for index in ids) >= 0.8 * len(ids)]
     chosen = next(iter(wordy + legible), sentences[0][: HEATMAP_PIECES[-1]])
-    return add_special_tokens(tokenizer, chosen)
+    return tokenizer.template.wrap(chosen)
 
 
 def _peak_memory_gib() -> float:

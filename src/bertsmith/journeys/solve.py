@@ -35,7 +35,16 @@ from bertsmith.data.reading.lines import require_file
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.sources import find_text_files, is_url, text_endings
 from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderError
-from bertsmith.files import atomic_path, claim_folder, leaving_no_trace, locked, read_json, write_json, write_text
+from bertsmith.files import (
+    atomic_path,
+    claim_folder,
+    leaving_no_trace,
+    locked,
+    make_folder,
+    read_json,
+    write_json,
+    write_text,
+)
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
 from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
@@ -210,8 +219,9 @@ def solve(
             **{name: digest_of(rows) for name, rows in parts.items()},
             **({"folds": folds} if folds else {}),
         }
-        claim_folder(folder, "solve.json", request)
-        with locked(folder):
+        # 先上锁再认领：只有一份申请的文件夹算是空的，别人可能正在里面准备
+        with locked(make_folder(folder)):
+            claim_folder(folder, "solve.json", request)
             if split:
                 write_json(folder / SPLIT_FILE, {"seed": options.seed, **split})
             solved = job.finish(name_of(train))

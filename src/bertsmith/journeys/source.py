@@ -58,7 +58,7 @@ class TextSource:
 
     @cached_property
     def bytes(self) -> int:
-        """Size of the text files, and of the text of the documents."""
+        """Size of the text files (packed ones: about that of their text), and of the text of the documents."""
         return sum(text_bytes(file, self.encoding) for file in self.files)
 
 

@@ -22,6 +22,9 @@ from bertsmith.kernels.matmul import linear
 _CHUNK = {"cpu": 2**20, "cuda": 2**27}
 """Scores in a chunk: on a CPU 4 MiB of float32, what the caches hold."""
 
+_NO_LABEL = -100
+"""The class of a row that does not count, as in torch's own."""
+
 _FEWEST_ROWS = 128
 """Of a chunk that is decoded: with fewer, adding to the decoder's gradient costs more than the chunk saves."""
 
@@ -68,13 +71,16 @@ class PieceScores:
         return self._logits is not None
 
 
-def cross_entropy(scores: Tensor | PieceScores, labels: Tensor, *, ignored: int = -100) -> CrossEntropy:
-    """Measures scores [M, V] of any float dtype against true classes [M] int64; the softmax is computed in float32."""
+def cross_entropy(scores: Tensor | PieceScores, labels: Tensor) -> CrossEntropy:
+    """Measures scores [M, V] of any float dtype against true classes [M] int64, -100 where there is none.
+
+    The softmax is computed in float32.
+    """
     if isinstance(scores, PieceScores) and not scores.are_known:
         decoded = scores.states, scores.weight, scores.bias
-        return CrossEntropy(*_DecodedCrossEntropy.apply(*decoded, labels, ignored, scores.compiled))  # type: ignore[no-untyped-call]
+        return CrossEntropy(*_DecodedCrossEntropy.apply(*decoded, labels, scores.compiled))  # type: ignore[no-untyped-call]
     logits = scores.logits if isinstance(scores, PieceScores) else scores
-    return CrossEntropy(*_CrossEntropy.apply(logits, labels, ignored))  # type: ignore[no-untyped-call]
+    return CrossEntropy(*_CrossEntropy.apply(logits, labels))  # type: ignore[no-untyped-call]
 
 
 class _LossAndGradient(NamedTuple):
@@ -115,9 +121,9 @@ def _compiled() -> Callable[..., _LossAndGradient]:
 
 
 class _Measured:
-    def __init__(self, labels: Tensor, ignored: int, *, compiled: bool = False) -> None:
+    def __init__(self, labels: Tensor, *, compiled: bool = False) -> None:
         self.work = _compiled() if compiled else _loss_and_gradient
-        self.counts = labels != ignored
+        self.counts = labels != _NO_LABEL
         self.classes = labels.where(self.counts, 0)[:, None]
         self.loss, self.hits = labels.new_zeros((), dtype=torch.float32), labels.new_zeros(())
 
@@ -142,9 +148,9 @@ class _CrossEntropy(torch.autograd.Function):
     """Of logits that somebody else may read: they stay as they are."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
-        measured = _Measured(labels, ignored)
+        measured = _Measured(labels)
         for chunk in measured.chunks(logits.shape[-1]):
             scores = logits[chunk].to(torch.float32, copy=True)
             found = measured.add(chunk, scores, logits.dtype, needs_gradient=gradient is not None)
@@ -156,11 +162,11 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_loss: Tensor, _of_hits: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, of_loss: Tensor, _of_hits: Tensor) -> tuple[Tensor, None]:
         # 就地缩放：这块内存只属于这一次反向
         gradient = ctx.gradient.mul_(of_loss.to(ctx.gradient.dtype))
         ctx.gradient = None
-        return gradient, None, None
+        return gradient, None
 
 
 class _DecodedCrossEntropy(torch.autograd.Function):
@@ -168,7 +174,7 @@ class _DecodedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, ignored: int, compiled: bool
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, compiled: bool
     ) -> tuple[Tensor, Tensor]:
         needs, pieces = ctx.needs_input_grad, len(weight)
         decoder = weight.to(states.dtype)
@@ -178,7 +184,7 @@ class _DecodedCrossEntropy(torch.autograd.Function):
         of_states = torch.empty_like(states) if needs[0] else None
         of_weight = weight.new_zeros(decoder.shape) if needs[1] else None
         of_bias = torch.zeros_like(bias) if needs[2] else None
-        measured = _Measured(labels, ignored, compiled=compiled)
+        measured = _Measured(labels, compiled=compiled)
         for chunk in measured.chunks(len(decoder), fewest=_FEWEST_ROWS):
             rows = states[chunk]
             scores = linear(rows, decoder, bias)
@@ -203,4 +209,4 @@ class _DecodedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor, _of_hits: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
-        return *(None if each is None else each.mul_(of_loss.to(each.dtype)) for each in gradients), None, None, None
+        return *(None if each is None else each.mul_(of_loss.to(each.dtype)) for each in gradients), None, None

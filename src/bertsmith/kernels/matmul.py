@@ -140,7 +140,7 @@ def quantized(weight: Tensor) -> Int8Weight:
     return Int8Weight(laid_out, scales, torch.zeros_like(scales, dtype=torch.int32), row_sums)
 
 
-def linear_int8(hidden: Tensor, weight: Int8Weight, bias: Tensor) -> Tensor:
+def linear_int8(hidden: Tensor, weight: Int8Weight, bias: Tensor | None) -> Tensor:
     """Multiplies float32 states [T, in] on the CPU with an 8-bit matrix [out, in]: float32 [T, out].
 
     The states are rounded too. A row x becomes step * (q + zero) with q from 0 to 255, so
@@ -159,7 +159,7 @@ def linear_int8(hidden: Tensor, weight: Int8Weight, bias: Tensor) -> Tensor:
     product: Tensor = torch.ops.onednn.qlinear_pointwise(
         rounded, 1.0, 0, integers, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
     )
-    shifted = torch.addcmul(bias, zero * step, row_sums)
+    shifted = zero * step * row_sums if bias is None else torch.addcmul(bias, zero * step, row_sums)
     return torch.addcmul(shifted, product, step, out=shifted)
 
 

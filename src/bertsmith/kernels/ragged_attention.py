@@ -2,8 +2,8 @@
 
 The equation itself is in `model/attention.py`, which hands it in. What is here decides how it is run:
 
-- CUDA runs variable-length flash attention in 16 bits; that kernel has no dropout on the attention weights and no
-  prefix masks, for which a padded rectangle is used
+- CUDA runs variable-length flash attention in 16 bits, where the GPU and the size of the heads allow it; that kernel
+  has no dropout on the attention weights and no prefix masks, for which a padded rectangle is used
 - the CPU cuts a batch with unequal lengths into rectangles, where that computes enough less for padding
 - the CPU's fused kernel is used for long sequences in float32 without dropout; in bf16, with dropout or on short
   sequences the plain equation, two batched matmuls and a softmax, is up to three times as fast
@@ -57,8 +57,7 @@ def ragged_attention(
         recompute: run the equation again in the backward pass instead of keeping its [S, S] maps.
     """
     on_cpu = qkv.device.type == "cpu"
-    has_varlen = qkv.device.type in ASYNCHRONOUS
-    if has_varlen and qkv.dtype in (torch.float16, torch.bfloat16) and not dropout and mask.prefix_lengths is None:
+    if not dropout and mask.prefix_lengths is None and _has_varlen(qkv):
         return _attend_varlen(qkv, batch, mask)
 
     def attend(qkv: Tensor) -> Tensor:
@@ -178,6 +177,22 @@ def _hidden_in_windows(batch: RaggedBatch, window: int, blocks: int) -> Tensor:
             batch.kept[key] = (distance.abs() > window) | (outside[:, :, None, None] & (distance != 0))
     hidden: Tensor = batch.kept[key]
     return hidden
+
+
+def flash_takes(head_size: int, capability: tuple[int, int]) -> bool:
+    """Tells whether torch's flash attention takes heads of D dimensions on a GPU of some compute capability."""
+    # 内核八个数一组地读，每头至多 256 维；Ampere（8.0）之前的 GPU 上没有它
+    return head_size % 8 == 0 and head_size <= 256 and capability >= (8, 0)
+
+
+def _has_varlen(qkv: Tensor) -> bool:
+    """Whether flash attention takes what there is; `meta` stands for a GPU that has it."""
+    if qkv.device.type not in ASYNCHRONOUS or qkv.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    if qkv.device.type == "meta":
+        return flash_takes(qkv.shape[-1], (8, 0))
+    found = torch.cuda.get_device_properties(qkv.device)
+    return flash_takes(qkv.shape[-1], (found.major, found.minor))
 
 
 def _attend_varlen(qkv: Tensor, batch: RaggedBatch, mask: AttentionMask) -> Tensor:

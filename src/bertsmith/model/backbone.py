@@ -93,8 +93,9 @@ class PretrainedModel(nn.Module):
         fresh = cls._named_heads(new_heads)
         config = ModelConfig.load(folder).changed(**changes)
         stored, family = read_architecture(folder), config.family.name
-        # 三种任务的头在磁盘上都叫 classifier，形状也可能一样：只有 config.json 能区分，不能拿错
-        if "classifier" in cls.heads and not fresh and stored not in (None, f"{family}Model", family + cls.suffix):
+        # 几种任务的头在磁盘上同名，形状也可能一样：只有 config.json 能区分，不能拿错
+        others = stored not in (None, f"{family}Model", family + cls.suffix)
+        if others and not fresh and {"classifier", "spans"} & set(cls.heads):
             raise CheckpointError(
                 f"{folder}: holds a {stored}, not a {family}{cls.suffix}; load it as what it is, or fine-tune it first"
                 " (new_heads=True starts the head afresh)"
@@ -202,8 +203,9 @@ class BackboneOutput:
     @property
     def mean(self) -> Tensor:
         """[N, H], the mean over the states of each sequence, special tokens among them."""
-        # 填充处填 0，所以求和之后除以真实长度就是平均
-        return self.batch.pad(self.hidden_states).sum(1) / self.batch.cu_seqlens.diff()[:, None]
+        real = self.batch.padding_mask[:, :, None]  # [N, S, 1]
+        # 导出的矩形里填充也算出了状态，未必是 0：先清掉再求和
+        return self.batch.pad(self.hidden_states).masked_fill(~real, 0.0).sum(1) / real.sum(1)
 
 
 class Backbone(PretrainedModel):

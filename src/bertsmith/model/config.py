@@ -94,6 +94,9 @@ class ModelConfig:
     is_decoder: bool = False
 
     def __post_init__(self) -> None:
+        if self.classifier_dropout is None and type(self).classifier_dropout is not None:
+            # 有的家族的 config.json 里没有“同其他层”这个写法：这里就定下来，存了再读还是同一个值
+            object.__setattr__(self, "classifier_dropout", self.hidden_dropout_prob)
         for name in self.only.keys() & set(self.field_names()):
             if getattr(self, name) != self.only[name]:
                 raise ConfigError(

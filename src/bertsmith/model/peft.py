@@ -137,10 +137,11 @@ class AdaptedLinear(Linear):
 
     adapter: nn.Module | None
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: Linear) -> None:
         with torch.device("meta"):
             super().__init__(layer.in_features, layer.out_features)
         self.weight, self.bias = layer.weight, layer.bias
+        self.stacked, self.int8 = layer.stacked, layer.int8
         self.register_module("adapter", None)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -180,9 +181,10 @@ class _Loaded:
 def add_adapter(model: PretrainedModel, settings: AdapterSettings, name: str = "default") -> None:
     """Puts a fresh adapter into a model, in place, and freezes everything else but the heads.
 
-    It computes what it did before, to the bit, until the adapter has learned something. The heads start as copies of
-    the model's own, which come back with `activate(model, None)`. New weights are drawn from torch's generator: seed
-    it before. The optimizer is to be created afterwards.
+    Another adapter that is active goes out of use; the heads start as copies of those that the model has now. Until it
+    has learned something, it computes to the bit what the model's own layers do under these heads. The model's own
+    heads come back with `activate(model, None)`. New weights are drawn from torch's generator: seed it before. The
+    optimizer is to be created afterwards.
     """
     heads = {path: copy.deepcopy(model.get_submodule(path)) for path in _head_paths(model)}
     attach(model, name, Adapter(settings, _new_layers(model, settings), heads, model.config))
@@ -206,7 +208,7 @@ def attach(model: PretrainedModel, name: str, adapter: Adapter) -> None:
     for path in adapter.layers:
         layer = model.get_submodule(path)
         if not isinstance(layer, AdaptedLinear):
-            assert isinstance(layer, nn.Linear)
+            assert isinstance(layer, Linear)
             model.set_submodule(path, AdaptedLinear(layer))
     vars(model)["adapters"] = loaded
     loaded.named[name] = adapter
@@ -253,6 +255,7 @@ def merge_adapter(model: PretrainedModel) -> None:
         if isinstance(layer.adapter, LowRankUpdate):
             weight = weight + layer.adapter.product().detach()
         plain.weight, plain.bias = nn.Parameter(weight), layer.bias
+        plain.stacked, plain.int8 = layer.stacked, layer.int8
         model.set_submodule(path, plain.train(layer.training))
     del vars(model)["adapters"]
     model.requires_grad_(True)

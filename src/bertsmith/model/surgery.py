@@ -329,8 +329,9 @@ def head_importance(
                 loss(model, batch).backward()
             for total, opened in zip(sums, gates, strict=True):
                 for gate in opened:
-                    # 每条序列各自的梯度先取绝对值再相加：正负相抵会让重要的头看起来没用
-                    total += gate.grad.abs().sum(0).cpu() if gate.grad is not None else 0.0
+                    # 每条序列各自的梯度先取绝对值再相加：正负相抵会让重要的头看起来没用；
+                    # 损失已除以批里的条数，乘回来，最后一批再小也不多算
+                    total += gate.grad.abs().sum(0).cpu() * len(gate) if gate.grad is not None else 0.0
     finally:
         model.train(was_training)
         for parameter in learning:

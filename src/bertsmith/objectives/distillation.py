@@ -138,8 +138,10 @@ class SoftTargets(DistillationLoss):
 
     def __call__(self, student: Seen, teacher: Seen, temperature: float) -> tuple[Tensor, int]:
         """Compares the logits at the masks; see `DistillationLoss`."""
+        # 词表相同，行数却可能补到了整数倍：补的行不是词，不比
+        pieces = min(seen.logits.shape[1] for seen in (student, teacher))
         # 温度越高，老师的分布越平：次优的词也分到看得见的概率
-        own, other = (seen.logits.float().div(temperature).log_softmax(-1) for seen in (student, teacher))
+        own, other = (seen.logits[:, :pieces].float().div(temperature).log_softmax(-1) for seen in (student, teacher))
         loss = F.kl_div(own, other, reduction="sum", log_target=True)
         return loss * temperature**2, len(own)
 
@@ -228,11 +230,11 @@ class DistilledObjective:
 
     def total_loss(self, figures: Mapping[str, float]) -> float:
         """Returns the weighted sum of the figures; NaN without them."""
-        own = {f"{term.name}_loss": figures.get(f"{term.name}_loss", math.nan) for term in self.base.terms}
-        total = HARD_WEIGHT * self.base.total_loss(own)
-        for loss in LOSSES.values():
-            total += loss.weight * figures.get(f"{loss.name}_loss", 0.0)
-        return total
+        taught = {f"{loss.name}_loss": loss.weight for loss in LOSSES.values()}
+        own = {name: value for name, value in figures.items() if name not in taught}
+        return HARD_WEIGHT * self.base.total_loss(own) + sum(
+            weight * figures.get(name, 0.0) for name, weight in taught.items()
+        )
 
     def guessing_loss(self, num_pieces: int) -> float:
         """Returns what guessing costs: log V a weight at most, and the bounds of the others."""

@@ -69,7 +69,7 @@ class LossTerm(nn.Module):
         """
         count = figure((labels != NO_LABEL).sum())
         # 先求和再除：一批中没有任何标签时损失为 0，而不是 NaN
-        loss, hits = cross_entropy(scores, labels, ignored=NO_LABEL)
+        loss, hits = cross_entropy(scores, labels)
         sums = {f"{self.name}_loss": (figure(loss), count), f"{self.name}_accuracy": (figure(hits), count)}
         labelled = count if total is None else total
         divisor = labelled.clamp(min=1) if isinstance(labelled, Tensor) else max(1, labelled)
@@ -304,11 +304,6 @@ _REGISTERED: dict[str, Objective] = {}
 def register(objective: Objective) -> None:
     """Makes an objective known by its name."""
     _REGISTERED[objective.name] = objective
-
-
-def objectives() -> dict[str, Objective]:
-    """Returns every objective by its name."""
-    return dict(_REGISTERED)
 
 
 def objective_named(name: str) -> Objective:

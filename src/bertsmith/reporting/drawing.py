@@ -20,7 +20,7 @@ _MAX_SIDE = 6600
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, and a note for the reader; empty as a rule, see `fonts.drawable`."""
+    """A figure, and a note for the reader; empty as a rule, see `drawable`."""
 
     figure: Figure
     note: str = ""

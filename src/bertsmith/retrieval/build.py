@@ -289,7 +289,8 @@ class _Update:
     def _write_vectors(self, path: Path, table: pa.Table, on_progress: Progress | None) -> tuple[int, int]:
         """Writes a vector for every passage; returns their width, and how many had to be computed."""
         digests = table["digest"].to_pylist()
-        known = _KnownVectors(self.old, self.out / _BLOCKS)
+        # 块按申请分开放：没做完的目录被另一个申请接手时，两个模型的向量不会混在一起
+        known = _KnownVectors(self.old, self.out / _BLOCKS / f"{checksum_of(self.out / CLAIM):08x}")
         missing: dict[bytes, int] = {}
         for row, digest in enumerate(digests):
             # 按摘要去重：同一段文字出现多少次，模型都只读一次

@@ -50,7 +50,7 @@ class Hit:
     Attributes:
         score: the higher the better; a cosine in [-1, 1], or what the model's folder compares by (dense), BM25
             (lexical), a weighted sum in [0, 1] (hybrid), a sum of reciprocal ranks (ranks), or what the cross-encoder
-            says, in [0, 1].
+            says, in [0, 1] unless its folder asks for no sigmoid.
         file: the document's path below the folder that was indexed.
         start: first character of the passage in the text of its file, or, of a document, in what was read of it.
         line: of its first character in a text or Markdown file, counted from 1; 0 in other kinds.

@@ -3,15 +3,16 @@
     search-index.json      of which folder, by which model and settings: written once
     current.json           the generation that counts, its documents, a checksum for each of its files
     generation-00003/      passages.arrow, vectors.npy, lexical/, and codes.faiss where there are many vectors
-    .vectors/              vectors of an update that was broken off
+    .vectors/              vectors of an update that was broken off, in a folder for its request
 
 Renaming `current.json` into place is the one moment at which an update happens: whoever opens before it has the old
 generation whole, for as long as it is open, whoever opens after it the new one.
 
 `export_passages` writes an index as one Parquet file, which vector databases and FAISS read. A row is a passage: `id`,
-`file`, `start`, `end`, `line`, `page`, `heading`, `text`, `metadata` (JSON) and `vector`, a list of fixed size, float32
-of unit length. The file's own metadata names the model and the prompts, since queries have to become vectors in the
-same way. `examples/pgvector_search.py` loads such a file into PostgreSQL.
+`file`, `start`, `end`, `line`, `page`, `heading`, `text`, `metadata` (JSON) and `vector`, a list of fixed size,
+float32, of unit length where vectors are compared so. The file's own metadata names the model, its prompts and pooling
+(null: as the model's folder says) and the similarity, since queries have to become vectors in the same way and be
+compared so. `examples/pgvector_search.py` loads such a file into PostgreSQL.
 """
 
 from __future__ import annotations
@@ -281,7 +282,8 @@ def export_passages(index: str | Path, out: str | Path) -> int:
     files = pa.array([document.name for document in documents])
     paged = pa.array([has_pages(document.name) for document in documents])
     fields = pa.array([json.dumps(document.metadata, ensure_ascii=False) for document in documents])
-    model = {"model": claim.model, "query_prompt": claim.query_prompt, "passage_prompt": claim.passage_prompt}
+    told = ("model", "query_prompt", "passage_prompt", "pooling", "similarity")
+    model = {name: getattr(claim, name) for name in told}
     width, writer, nowhere = stored.vectors.shape[1], None, pa.scalar(0, pa.int32())
     with atomic_path(Path(out)) as unfinished:
         for first in range(0, len(stored.vectors), _ROWS):

@@ -39,8 +39,8 @@ from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.embed import Embed, SentenceFolder, write_sentence_folder
 from bertsmith.inference.engine import Precision
-from bertsmith.inference.pipeline import Pipeline
-from bertsmith.kernels.layers import best_device
+from bertsmith.inference.pipeline import Device, Pipeline
+from bertsmith.kernels.layers import best_device, device_named
 from bertsmith.settings import divided
 
 
@@ -88,10 +88,16 @@ def rows_of(inputs: Any) -> list[Any]:
         raise EstimatorError(f"X: is a {type(inputs).__name__}; give a list of texts, such as [text]")
     # 数据框迭代出来的是列名：取它的值
     values = inputs.to_numpy() if hasattr(inputs, "to_numpy") else inputs
-    rows = list(values.tolist() if hasattr(values, "tolist") else values)
+    # 列表里的行也可能是 numpy 的数组和数
+    rows = [_own(row) for row in _own(values)]
     if not rows:
         raise EstimatorError("X: holds no row: 0 samples; give at least one")
     return rows
+
+
+def _own(value: Any) -> Any:
+    """Returns an array as lists, and a number of NumPy as Python's own."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def targets_of(targets: Any, count: int) -> list[Any]:
@@ -160,14 +166,14 @@ class PackedPipeline:
             write_folder(pipeline, Path(place))
             return cls(pipeline.name, {**texts, **files_in(Path(place))}, precision)
 
-    def unpacked(self) -> Any:
+    def unpacked(self, device: Device = None) -> Any:
         """Returns the pipeline."""
         with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
             for name, content in self.files.items():
                 path = Path(place) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-            return load_pipeline(self.name, place, precision=self.precision)
+            return load_pipeline(self.name, place, precision=self.precision, device=device)
 
 
 def write_folder(pipeline: Pipeline, folder: Path) -> None:
@@ -390,7 +396,12 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        unpacked = {k: v.unpacked() if isinstance(v, PackedPipeline) else v for k, v in state.items()}
+        try:
+            device: Device = device_named(str(state.get("device")))
+        except ConfigError:
+            # 没有指明，或者这台机器上没有那块设备：用这里有的，而不是读不回来
+            device = None
+        unpacked = {k: v.unpacked(device) if isinstance(v, PackedPipeline) else v for k, v in state.items()}
         super().__setstate__(unpacked)
 
     def save(self, folder: str | Path) -> None:

@@ -162,14 +162,14 @@ def draw_captions(seed: int, count: int) -> Iterator[Sentence]:
 
 
 def draw_story(rng: np.random.Generator) -> Story:
-    """Draws the facts, then 6 to 12 sentences in the order of the day."""
+    """Draws the facts, then 7 to 12 sentences in the order of the day."""
     facts = draw_facts(rng)
     hero, friend = facts.people
     sentences = [fill_pattern(OPENING[rng.integers(len(OPENING))], facts, hero, friend, rng)]
     sentences.append(fill_pattern(SKY, facts, hero, friend, rng))
     told = sorted(rng.choice(len(INTRODUCTIONS), size=rng.integers(1, 4), replace=False))
     sentences.extend(fill_pattern(INTRODUCTIONS[index], facts, hero, friend, rng) for index in told)
-    # 有些故事讲到傍晚为止，所以最短的只有六句
+    # 有些故事讲到傍晚为止，所以最短的只有七句
     hours = HOURS if rng.random() < 0.85 else HOURS[:-1]
     for time, patterns in hours:
         chosen = rng.choice(len(patterns), size=1 if rng.random() < 0.6 else 2, replace=False)

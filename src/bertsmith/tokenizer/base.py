@@ -93,6 +93,10 @@ class Tokenizer(ABC):
         of the tokens are those of their word.
         """
 
+    def normalized(self, word: str) -> str:
+        """Returns a word as this tokenizer reads it, such as lower-cased."""
+        return word.lower() if self.lowercase else word
+
     @abstractmethod
     def spell(self, piece: str) -> list[int]:
         """Spells a piece that is not in the vocabulary with those that are."""

@@ -68,8 +68,8 @@ def measure_coverage(tokenizer: Tokenizer, texts: Iterable[str], *, max_characte
         whole, unknown = whole + int(((counts == 1) & ~strange).sum()), unknown + int(strange.sum())
         for at in np.flatnonzero((counts > 1) | strange).tolist():
             start, size = first[at], int(counts[at])
-            word = batch[text_of[start]][tokens.starts[start] : tokens.ends[start + size - 1]]
-            word = word.lower() if tokenizer.lowercase else word
+            # 分词器怎么读就怎么记：去掉重音之后，naïveté 与 naivete 是同一个词
+            word = tokenizer.normalized(batch[text_of[start]][tokens.starts[start] : tokens.ends[start + size - 1]])
             times[word] += 1
             # 拼不出的词至少算两片：它最需要自己的词片
             sizes[word] = max(2, size)

@@ -27,6 +27,11 @@ PACKED = np.dtype(np.int32)
 """What a packed id is: an int32 in the machine's own byte order."""
 
 
+def no_text(given: object, what: str) -> InputError:
+    """Returns the refusal of what is no text; `what` says what it is called."""
+    return InputError(f"{what} is {type(given).__name__}, not str; decode it first")
+
+
 def split_batches(texts: Iterable[str], chars: int) -> Iterator[list[str]]:
     """Groups texts until a batch holds about `chars` characters."""
     if isinstance(texts, str):
@@ -35,7 +40,7 @@ def split_batches(texts: Iterable[str], chars: int) -> Iterator[list[str]]:
     room = chars
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            raise InputError(f"text {number} is {type(text).__name__}, not str; decode it first")
+            raise no_text(text, f"text {number}")
         batch.append(text)
         room -= len(text) + 1
         if room <= 0:
@@ -195,13 +200,25 @@ class Layout:
 
 def pair_up(text: str | Sequence[str], pair: str | Sequence[str] | None) -> list[tuple[str, str | None]]:
     """Sorts out what a caller gave: one text or many, with or without second texts."""
-    texts = [text] if isinstance(text, str) else list(text)
+    texts = _listed(text, "text")
     if pair is None:
         return [(item, None) for item in texts]
-    pairs = [pair] if isinstance(pair, str) else list(pair)
-    if isinstance(pair, str) is not isinstance(text, str) or len(pairs) != len(texts):
+    pairs = _listed(pair, "second text")
+    if isinstance(pair, str) is not isinstance(text, str):
+        raise InputError("one of text and pair is a string, the other a list; give two strings, or two lists")
+    if len(pairs) != len(texts):
         raise InputError(f"{len(texts)} texts but {len(pairs)} pairs; give one second text for every text")
     return list(zip(texts, pairs, strict=True))
+
+
+def _listed(given: Any, what: str) -> list[str]:
+    # 一行 bytes 也能遍历，得到的却是数字
+    is_one = isinstance(given, (str, bytes)) or not isinstance(given, Iterable)
+    texts: list[Any] = [given] if is_one else list(given)
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise no_text(text, f"{what} {number}")
+    return texts
 
 
 def build_rows(samples: Iterable[tuple[Tokens, Tokens | None]], layout: Layout) -> Encoding:

@@ -93,7 +93,6 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         vocab, settings = _parse_json_tokenizer(content, settings, json_file)
     if vocab_file.is_file() and folder is not None:
         vocab = read_vocab(vocab_file, settings.special_tokens.unk)
-        _check_same_ids(vocab, vocab_file, content, json_file)
     elif not content:
         raise InputError(f"{path}: holds neither vocab.txt nor tokenizer.json; give a tokenizer folder or a vocab.txt")
     # 两个文件说法不同时听 tokenizer_config.json 的，与 transformers 一致
@@ -115,18 +114,27 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
     added += [({**token, "id": int(index)}, config_file) for index, token in rows]
     if folder is not None and "added_tokens_decoder" not in config:
         added += _older_added_tokens(config, folder / "added_tokens.json")
-    return _add_tokens(vocab, settings, added)
+    vocab, settings = _add_tokens(vocab, settings, added)
+    if content and folder is not None and vocab_file.is_file():
+        # 加进来的词元可能也列在词表里：接好之后再比
+        _check_same_ids(vocab, vocab_file, content["model"]["vocab"], json_file)
+    return vocab, settings
 
 
-def _check_same_ids(vocab: list[str], vocab_file: Path, content: dict[str, Any], json_file: Path) -> None:
-    """Refuses two vocabularies that give a piece different ids; either may have pieces that the other lacks."""
-    ids: dict[str, int] = content["model"]["vocab"] if content else {}
-    # 重复的 ## 片段以最后一处为准；空行不是词元，而且各家认作空行的不一样
-    for piece, index in {piece: index for index, piece in enumerate(vocab) if piece}.items():
-        if ids.get(piece, index) != index:
+def _check_same_ids(vocab: list[str], vocab_file: Path, ids: dict[str, int], json_file: Path) -> None:
+    """Refuses a `tokenizer.json` with a piece that has another id, or none; `vocab.txt` may have more pieces."""
+    # 重复的 ## 片段以最后一处为准
+    places = {piece: index for index, piece in enumerate(vocab)}
+    for piece, index in ids.items():
+        place = places.get(piece)
+        # 空行不是词元；一行两端的空白，各家去掉的不一样
+        if place is None and index < len(vocab) and vocab[index].strip() in ("", piece.strip()):
+            place = index
+        if piece.strip() and place != index:
+            found = "no place" if place is None else f"id {place}"
             raise InputError(
-                f"{vocab_file}: piece {piece!r} has id {index}, and {ids[piece]} in {json_file}; remove the file that"
-                " is not the model's"
+                f"{vocab_file}: piece {piece!r} has {found}, and {index} in {json_file}; remove the file that is not"
+                " the model's"
             )
 
 
@@ -323,7 +331,7 @@ def _check_rules(config: dict[str, Any], folder: Path, path: Path, *, has_rules:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Reads `tokenizer_config.json`, and the names in `special_tokens_map.json` where it gives none."""
+    """Reads a folder's `tokenizer_config.json`, and the names in `special_tokens_map.json` where it gives none."""
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -331,9 +339,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_length_limit(path: Path) -> int | None:
-    """Reads most ids of a row out of a folder's `tokenizer_config.json`; None where nothing sensible is there."""
-    limit = read_config(path).get("model_max_length") if path.is_dir() else None
+def read_length_limit(config: Mapping[str, Any]) -> int | None:
+    """Reads most ids of a row out of a folder's settings; None where nothing sensible is there."""
+    limit = config.get("model_max_length")
     # transformers 没有上限时写 1e30：那不是长度
     return limit if isinstance(limit, int) and 0 < limit < 1 << 31 else None
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 from bertsmith.errors import InputError
+from bertsmith.files import HALF_CHARACTER
 from bertsmith.tokenizer.base import Tokenizer
 from bertsmith.tokenizer.encoding import split_batches
 from bertsmith.tokenizer.files import dump_json
@@ -38,7 +39,6 @@ _SCORE_DIGITS = 6
 _CHARACTER_STEP = 1e-4
 SPECIAL_WORDS = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK)\]|</?s>|<(?:pad|unk|mask)>", re.IGNORECASE)
 """Names of special tokens, as text holds them that a model wrote."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def learn_tokenizer(
@@ -181,7 +181,7 @@ class _Feed:
             done += sum(map(len, batch))
             self.has_words = self.has_words or any(not text.isspace() and text for text in batch)
             # 孤立的代理字符不能写成 UTF-8，学不了：当作空格
-            clean = [_SURROGATE.sub(" ", text) for text in batch]
+            clean = [HALF_CHARACTER.sub(" ", text) for text in batch]
             yield [text.replace("\0", " ") for text in clean] if self._cut else clean
             if self._tell is not None:
                 self._tell("counting", done, 0)
@@ -243,6 +243,10 @@ def _in_order(made: Any, num_special: int) -> str:
         rare = sorted(piece for piece in characters if scores[piece] <= limit)
         scores |= dict(zip(rare, sorted((scores[piece] for piece in rare), reverse=True), strict=True))
         model["vocab"] = special + sorted(map(list, scores.items()), key=lambda row: (-row[1], row[0]))
+        # 用户的词元若也是学到的词片，编号随它在词表里的新位置
+        places = {piece: place for place, (piece, _) in enumerate(model["vocab"])}
+        for token in content["added_tokens"]:
+            token["id"] = places.get(token["content"], token["id"])
     return dump_json(content)
 
 
@@ -266,10 +270,10 @@ def _too_small(vocab_size: int, reserved: int, alphabet: str) -> AlphabetError:
 @contextmanager
 def _all_cores() -> Iterator[None]:
     """Lets the library count with threads: nothing is forked while it learns."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    # 载入库时已经设过
+    before = os.environ["TOKENIZERS_PARALLELISM"]
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:
         yield
     finally:
-        if before is not None:
-            os.environ["TOKENIZERS_PARALLELISM"] = before
+        os.environ["TOKENIZERS_PARALLELISM"] = before

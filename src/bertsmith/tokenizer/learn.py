@@ -11,7 +11,6 @@
 
 import functools
 import heapq
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.files import HALF_CHARACTER
 from bertsmith.settings import option, settings_of
 from bertsmith.tokenizer.count import count_words
 from bertsmith.tokenizer.encoding import collector_paused
@@ -36,7 +36,6 @@ MOST_WORD_CHARS = 2000
 """Longest word that such a vocabulary reads: a sentence of a corpus is no longer."""
 LEAST_LONG_SHARE = 0.01
 """Share of a text in long words from which it counts as made of them, as Thai or DNA is: they are no mere addresses."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class AlphabetError(InputError):
@@ -103,8 +102,8 @@ def learn_vocab(
         # 不用空格的文字（泰文、DNA）整行就是一个“词”：切成几段来学，不能当作没有
         words = dict(Counter(words) + Counter(counted.parts))
     # 孤立的代理字符（JSON 里半个 😀）写不进 UTF-8 的词表；含它的词编码时反正是 [UNK]，不学
-    if _SURROGATE.search("".join(set().union(*words))):
-        words = {word: count for word, count in words.items() if not _SURROGATE.search(word)}
+    if HALF_CHARACTER.search("".join(set().union(*words))):
+        words = {word: count for word, count in words.items() if not HALF_CHARACTER.search(word)}
     if not words:
         raise InputError("the texts hold no words to learn a vocabulary from; give at least one line of text")
     kept = _frequent_characters(words, settings.limit_alphabet)
@@ -171,7 +170,7 @@ def merge_pairs(
     Args:
         words: how often each word occurs; none empty.
         head: pieces that come first and are no part of words.
-        alphabet: the one-character pieces; any other character of a word is added to nothing and merged with nothing.
+        alphabet: the one-character pieces; a character of a word that is not among them is merged all the same.
         on_piece: told now and then how many pieces there are, and `size`.
 
     Returns:

@@ -29,15 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.files import make_folder, write_text
+from bertsmith.files import HALF_CHARACTER, make_folder, write_text
 from bertsmith.tokenizer.base import Tokenizer
-from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, Tokens, join_tokens, split_batches
-from bertsmith.tokenizer.files import dump_json
+from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, Tokens, join_tokens, no_text, split_batches
+from bertsmith.tokenizer.files import dump_json, read_length_limit
 from bertsmith.tokenizer.normalize import CJK, Normalizer, is_standalone
 from bertsmith.tokenizer.settings import BERT_TOKENS, SpecialTokens, check_user_tokens
 
 _BATCH_CHARS = 1 << 16
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _CHINESE = re.compile(f"[{CJK}]")
 _SPACES = [code for code in range(0x3001) if chr(code).isspace()]
 _ROLES = SpecialTokens._fields
@@ -52,7 +51,7 @@ class LibraryTokenizer(Tokenizer):
     def __init__(self, source: str, config: Mapping[str, Any], place: str = "tokenizer.json") -> None:
         """Reads the text of a `tokenizer.json`, and what `tokenizer_config.json` says; messages name `place`."""
         library = import_library()
-        self._place, self._config = place, dict(config)
+        self._place, self._config, self.model_max_length = place, dict(config), read_length_limit(config)
         names = {role: name for role in _ROLES if (name := _plain(config.get(f"{role}_token"))) is not None}
         content, self._source = parse_library_json(source, names, place)
         self.kind = str(content["model"]["type"])
@@ -101,7 +100,7 @@ class LibraryTokenizer(Tokenizer):
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Turns a text into ids, without special tokens around them; see `Tokenizer.encode`."""
         if not isinstance(text, str):
-            raise InputError(f"the text is {type(text).__name__}, not str; decode it first")
+            raise no_text(text, "the text")
         return self._rows([text], parse_special=parse_special)[0]
 
     def encode_batch(self, texts: Iterable[str], *, parse_special: bool = False) -> list[list[int]]:
@@ -284,12 +283,12 @@ class LibraryTokenizer(Tokenizer):
             rows: list[Any] = encode(texts, add_special_tokens=False)
         except TypeError:
             # 孤立的代理字符（JSON 里半个 😀）不能写成 UTF-8：换成替换字符，长度不变，位置也就不变
-            rows = encode([_SURROGATE.sub("\ufffd", text) for text in texts], add_special_tokens=False)
+            rows = encode([HALF_CHARACTER.sub("\ufffd", text) for text in texts], add_special_tokens=False)
         return rows
 
     def _in_text(self, word: str) -> str:
         if not isinstance(word, str):
-            raise InputError(f"a word is {type(word).__name__}, not str; decode it first")
+            raise no_text(word, "a word")
         return word if self._adds_space or _CHINESE.match(word) else f" {word}"
 
     def _word_places(self, text: str) -> Iterator[tuple[int, int]]:

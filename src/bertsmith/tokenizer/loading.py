@@ -9,13 +9,13 @@ from bertsmith.errors import InputError
 from bertsmith.files import read_json
 from bertsmith.hub import model_folder
 from bertsmith.tokenizer.base import Tokenizer
-from bertsmith.tokenizer.files import read_config, read_length_limit, special_names
+from bertsmith.tokenizer.files import read_config, special_names
 from bertsmith.tokenizer.library import LibraryTokenizer, import_library, model_type
 from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
-"""Files by which a folder is known to hold a tokenizer, one that is read here or one that is refused."""
 _SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *_SENTENCEPIECE)
+"""Files by which a folder is known to hold a tokenizer, one that is read here or one that is refused."""
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
@@ -30,42 +30,35 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
         ConfigError: the library is needed and not installed.
     """
     path = model_folder(path, weights=False)
-    folder = path if path.is_dir() else path.parent
-    json_file = path / "tokenizer.json" if path.is_dir() else path
-    if path.suffix != ".json" and not path.is_dir():
+    # 写错的文件名也归它说，而不是去读旁边别的文件
+    if not path.is_dir() and not (path.suffix == ".json" and path.is_file()):
         return WordPieceTokenizer.load(path, lowercase=lowercase)
+    json_file = path / "tokenizer.json" if path.is_dir() else path
+    config = read_config(path)
+    names = special_names(config, path / "tokenizer_config.json")
     made: LibraryTokenizer
     if json_file.is_file():
         if model_type(read_json(json_file, dict, InputError, "save the tokenizer again")) == "WordPiece":
             return WordPieceTokenizer.load(path, lowercase=lowercase)
-        config = _config(folder) if path.is_dir() else {}
         made = LibraryTokenizer(json_file.read_text(encoding="utf-8"), config, str(json_file))
-    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        made = _read_merges(folder)
+    elif (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
+        made = _read_merges(path, config, names)
     else:
-        held = next((name for name in _SENTENCEPIECE if (folder / name).is_file()), None)
-        if held is not None and not (folder / "vocab.txt").is_file():
+        held = next((name for name in _SENTENCEPIECE if (path / name).is_file()), None)
+        if held is not None and not (path / "vocab.txt").is_file():
             raise InputError(
-                f"{folder / held}: a SentencePiece model without tokenizer.json; convert it where sentencepiece is"
-                f" installed: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+                f"{path / held}: a SentencePiece model without tokenizer.json; convert it where sentencepiece is"
+                f" installed: AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
             )
         return WordPieceTokenizer.load(path, lowercase=lowercase)
     if lowercase is not None and lowercase != made.lowercase:
         raise InputError(f"{path}: its rules say lowercase={made.lowercase}, which only WordPiece lets one overrule")
-    made.model_max_length = read_length_limit(path)
     return made
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    config = read_config(folder)
-    special_names(config, folder / "tokenizer_config.json")
-    return config
-
-
-def _read_merges(folder: Path) -> LibraryTokenizer:
+def _read_merges(folder: Path, config: dict[str, Any], names: dict[str, str]) -> LibraryTokenizer:
     """Reads the two files of byte-level BPE that RoBERTa folders of old have instead of a `tokenizer.json`."""
-    library, config = import_library(), _config(folder)
-    names = special_names(config, folder / "tokenizer_config.json")
+    library = import_library()
     try:
         model = library.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as error:

@@ -14,6 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.files import HALF_CHARACTER
 from bertsmith.tokenizer.normalize import Normalizer
 
 
@@ -89,7 +90,7 @@ def check_user_tokens(
     for token in tokens:
         if not isinstance(token, str) or not token or token != token.strip() or "\n" in token or "\r" in token:
             raise InputError(f"user token {token!r} is empty, or has white space around it or a line break; trim it")
-        if any("\ud800" <= char <= "\udfff" for char in token):
+        if HALF_CHARACTER.search(token):
             raise InputError(f"user token {token!r} holds half a character, which no file can keep; write it in UTF-8")
         if token in taken:
             raise InputError(f"user token {token!r} is a special or reserved token, or is given twice; remove it")

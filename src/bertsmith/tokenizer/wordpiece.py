@@ -18,8 +18,16 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.hub import model_folder
 from bertsmith.tokenizer.base import Tokenizer
-from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, Tokens, collector_paused, split_batches
-from bertsmith.tokenizer.files import check_vocab, read_length_limit, read_tokenizer, write_tokenizer
+from bertsmith.tokenizer.encoding import (
+    FlatIds,
+    FlatTokens,
+    Template,
+    Tokens,
+    collector_paused,
+    no_text,
+    split_batches,
+)
+from bertsmith.tokenizer.files import check_vocab, read_config, read_length_limit, read_tokenizer, write_tokenizer
 from bertsmith.tokenizer.learn import MAX_WORD_CHARS, Note, Progress, VocabularySettings, learn_vocab, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder, WordMatcher
 from bertsmith.tokenizer.normalize import is_standalone
@@ -131,18 +139,16 @@ class WordPieceTokenizer(Tokenizer):
         vocab, settings = read_tokenizer(folder)
         if lowercase is not None:
             settings = settings._replace(lowercase=lowercase)
-        made = _rebuild(vocab, settings)
-        made.model_max_length = read_length_limit(folder)
-        return made
+        return _rebuild(vocab, settings, read_length_limit(read_config(folder)))
 
     def with_pieces(self, pieces: Sequence[str], user_tokens: Sequence[str] = ()) -> "WordPieceTokenizer":
         """Makes a tokenizer with more pieces and the same settings; the ids of the pieces so far stay."""
         settings = self._settings._replace(user_tokens=(*self.user_tokens, *user_tokens))
-        return _rebuild([*self.vocab, *pieces, *user_tokens], settings)
+        return _rebuild([*self.vocab, *pieces, *user_tokens], settings, self.model_max_length)
 
     def with_only(self, ids: Sequence[int]) -> "WordPieceTokenizer":
         """Makes a tokenizer with some of the pieces and the same settings; the ids count anew, in the order given."""
-        return _rebuild([self.vocab[index] for index in ids], self._settings)
+        return _rebuild([self.vocab[index] for index in ids], self._settings, self.model_max_length)
 
     def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
         """Writes `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`."""
@@ -150,6 +156,8 @@ class WordPieceTokenizer(Tokenizer):
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Turns a text into ids, without `[CLS]` and `[SEP]`."""
+        if not isinstance(text, str):
+            raise no_text(text, "the text")
         return memoryview(self._encoder.encode(text, self._written[parse_special])).cast("i").tolist()
 
     def encode_batch(self, texts: Iterable[str], *, parse_special: bool = False) -> list[list[int]]:
@@ -174,11 +182,17 @@ class WordPieceTokenizer(Tokenizer):
         """Turns many texts into arrays of ids, character offsets and word ids; special tokens are plain text."""
         return self._encoder.align_flat(texts, self._written[False])
 
+    def normalized(self, word: str) -> str:
+        """Returns a word as the vocabulary spells it: lower-cased and without accents where the settings say so."""
+        return "".join(self._normalizer.words(word))
+
     def spell(self, piece: str) -> list[int]:
         """Spells a piece that is not in the vocabulary with those that are."""
         text = piece.removeprefix("##")
         words = [word for chunk in self._normalizer.chunks(text) for word in self._normalizer.words(chunk)]
-        if words != [text] or len(text) > self.max_word_chars:
+        # 标点和汉字总是独立成词，词中的写法谁也读不到
+        is_apart = piece != text and is_standalone(text[:1], self.tokenize_chinese_chars)
+        if words != [text] or len(text) > self.max_word_chars or is_apart:
             raise InputError(
                 f"piece {piece!r}: no text is ever cut into it, {text!r} is read as the words {words}; write it as the"
                 " tokenizer reads it, or pass it among user_tokens"
@@ -213,7 +227,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # 缓存不随对象序列化：别的进程只收到词表，自己重新积累
-        return _rebuild, (self.vocab, self._settings)
+        return _rebuild, (self.vocab, self._settings, self.model_max_length)
 
     @functools.cached_property
     def template(self) -> Template:
@@ -237,8 +251,10 @@ class WordPieceTokenizer(Tokenizer):
         return self._settings.fingerprint(self.vocab)
 
 
-def _rebuild(vocab: list[str], settings: Settings) -> WordPieceTokenizer:
-    return WordPieceTokenizer(vocab, **settings._asdict())
+def _rebuild(vocab: list[str], settings: Settings, model_max_length: int | None = None) -> WordPieceTokenizer:
+    made = WordPieceTokenizer(vocab, **settings._asdict())
+    made.model_max_length = model_max_length
+    return made
 
 
 _NO_SPACE = re.compile(r" (?=[.,!?;:)%](?: |$))|(?<=\() ")

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -44,15 +44,6 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this is the process that reads and writes the run folder."""
         return self.rank == 0
-
-    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        """Returns the sums of numbers over all ranks; each rank must give the same number of them."""
-        if self.world_size == 1:
-            return list(values)
-        # float64：求和的先后只影响最后几位，各进程得到的结果逐位相同
-        summed = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(summed)
-        return [float(value) for value in summed]
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Returns the sums of a float64 tensor over all ranks, on its own device; the host does not wait."""
@@ -90,7 +81,7 @@ class Ranks:
         if not done:
             # 等 0 号进程打印完错误、退出、断开连接：先退出会让 torchrun 抢先杀掉它
             with suppress(RuntimeError):
-                self.all_reduce_sum([0.0])
+                self.all_reduce(torch.zeros(1, dtype=torch.float64))
             raise SystemExit(2)
         return result  # type: ignore[return-value]
 

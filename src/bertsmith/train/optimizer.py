@@ -184,10 +184,11 @@ class Lamb(torch.optim.Optimizer):
         found_inf: scalar float32 on the device of the weights; at 1 a step leaves everything as it is. None is 0.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float) -> None:
-        """Prepares the optimizer; `lr` is the rate η, a share of a matrix's norm per step, the others are Adam's."""
+    def __init__(self, groups: Iterable[dict[str, Any]], *, eps: float) -> None:
+        """Prepares the optimizer; the rate of a group is a share of a matrix's norm per step, `eps` is Adam's."""
         # `capturable`：读回状态时，torch 按它把步数放回权重所在的设备
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "capturable": True})
+        defaults = {"lr": 0.0, "betas": (0.9, 0.999), "eps": eps, "weight_decay": 0.0, "capturable": True}
+        super().__init__(groups, defaults)
         self.found_inf: Tensor | None = None
 
     @torch.no_grad()
@@ -230,7 +231,7 @@ def _adamw(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
 
 
 def _lamb(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
-    return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
+    return Lamb(groups, eps=epsilon)
 
 
 def _muon(groups: Groups, epsilon: float) -> torch.optim.Optimizer:

@@ -105,9 +105,10 @@ MODELS = "models"
 """Folder of a run with the model folders kept on the way, each called after its step."""
 
 
-def kept_steps(total_steps: int, models: int) -> list[int]:
-    """Returns the steps after which a run keeps its model, the last among them; none where none is asked for."""
-    return sorted({max(1, round(total_steps * number / models)) for number in range(1, models + 1)})
+def kept_steps(total_steps: int, count: int) -> list[int]:
+    """Returns the steps after which a run keeps its model, or is evaluated: so many, the last among them, or none."""
+    count = min(count, total_steps)
+    return sorted({max(1, round(total_steps * number / count)) for number in range(1, count + 1)})
 
 
 def verdict_on(loss: float, unigram_entropy: float) -> str:
@@ -206,6 +207,12 @@ def pretrain(
         if recipe.teacher.folder:
             raise ConfigError("--compile does not go with --teacher, which looks into the blocks; leave it out")
         require_compiler(device)
+    if ranks.world_size > 1 and recipe.objective == "imitation" and "states" not in recipe.teacher.losses:
+        # DDP 等每个参数的梯度：只学关系时，最后一层的投影之上没有
+        raise ConfigError(
+            "--objective imitation with relations alone leaves weights without a gradient, for which several processes"
+            " would wait; use one process, or add --teacher-loss states where both models are equally wide"
+        )
     with ExitStack() as stack:
         # 只有 0 号进程碰运行目录：上锁、读配方、写状态
         if ranks.is_first:
@@ -217,21 +224,7 @@ def pretrain(
         shown = console if console and ranks.is_first else Console(quiet=True)
         begun = ranks.on_first(lambda: _recipe_found(run, recipe))
         if begun is None:
-            steps = recipe.trainer.total_steps
-            if recipe.length.has_budget:
-                steps = steps_for(
-                    recipe,
-                    corpus,
-                    tokenizer,
-                    device,
-                    ranks=ranks,
-                    accumulate=options.accumulate,
-                    evaluations=options.evaluations,
-                    compiled=options.compiled,
-                )
-            begun = recipe.changed(steps=steps)
-            passes = passes_over(begun, corpus, tokenizer)
-            begun = with_dropout(begun, passes)
+            begun, passes = _resolved(recipe, corpus, tokenizer, device, ranks, options)
             if passes > REPEATED:
                 shown.print(
                     f"the text will be read {passes:,.0f} times: beyond {REPEATED:.0f} times, more text teaches more"
@@ -245,6 +238,42 @@ def pretrain(
         return PreTrainingRun(
             run, corpus, tokenizer, begun, options=options, console=shown, device=device, ranks=ranks, listeners=told
         ).finish()
+
+
+def _resolved(
+    recipe: PreTrainingRecipe,
+    corpus: TokenCorpus,
+    tokenizer: Tokenizer,
+    device: torch.device | str,
+    ranks: Ranks,
+    options: RunOptions,
+) -> tuple[PreTrainingRecipe, float]:
+    """Returns a fresh run's recipe with its steps and its dropout, and how often it reads the text."""
+
+    def with_steps(chosen: PreTrainingRecipe) -> PreTrainingRecipe:
+        if not recipe.length.has_budget:
+            return chosen
+        return chosen.changed(
+            steps=steps_for(
+                chosen,
+                corpus,
+                tokenizer,
+                device,
+                ranks=ranks,
+                accumulate=options.accumulate,
+                evaluations=options.evaluations,
+                compiled=options.compiled,
+            )
+        )
+
+    chosen = with_dropout(recipe, 0.0)
+    begun = with_steps(chosen)
+    passes = passes_over(begun, corpus, tokenizer)
+    if (again := with_dropout(recipe, passes)) != chosen:
+        # dropout 让每一步变慢：读的遍数多到要用它，就带着它重新计时
+        begun = with_steps(again)
+        passes = passes_over(begun, corpus, tokenizer)
+    return begun, passes
 
 
 def _recipe_found(run: Path, recipe: PreTrainingRecipe) -> PreTrainingRecipe | None:
@@ -330,7 +359,7 @@ class PreTrainingRun:
     def _loop(self, request: StopRequest) -> None:
         """Takes the steps that are left: draw, forward, backward, step, measure, save."""
         total, trainer = self.total_steps, self.trainer
-        log_every, evaluate_every = max(1, min(50, total // 40)), max(1, total // max(1, self.options.evaluations))
+        log_every, evaluated = max(1, min(50, total // 40)), set(kept_steps(total, self.options.evaluations))
         with StepProgress(self.console, "pre-training", total_steps=total, first_step=trainer.step) as bar:
             while trainer.step < total:
                 batch = self._draw()
@@ -343,7 +372,7 @@ class PreTrainingRun:
                     self.ranks.on_first(lambda: self._save_model(f"{MODELS}/{self.trainer.step}"))
                 if step % log_every == 0 or last:
                     bar.update(step, self._log_window())
-                if self.options.evaluations and (step % evaluate_every == 0 or last):
+                if step in evaluated or (last and evaluated):
                     saving |= self._evaluate() and self.ranks.on_first(
                         lambda: time.monotonic() >= self.next_affordable_state
                     )
@@ -393,8 +422,8 @@ class PreTrainingRun:
         flops = training_flops(self.config, batch, self.objective)
         # 停止与保存由所有进程商定：任何一个收到信号，全体在同一步停下
         late = self.ranks.is_first and self._is_late()
-        counted = [request.made, due, late, batch.tokens.num_tokens, flops]
-        stopping, saving, ending, tokens, flops = self.ranks.all_reduce_sum(counted)
+        counted = torch.tensor([request.made, due, late, batch.tokens.num_tokens, flops], dtype=torch.float64)
+        stopping, saving, ending, tokens, flops = self.ranks.all_reduce(counted).tolist()
         self.progress.tokens_seen += round(tokens)
         self.speed.count(round(tokens), flops / self.ranks.world_size)
         self.window.add(output.sums)

@@ -28,7 +28,6 @@ from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path, parse_json
 from bertsmith.train.trainer import BertTrainer
 
-KEPT_STATES = 2
 _DAMAGED = "damaged-"
 
 
@@ -37,7 +36,7 @@ def save_state(
     trainer: BertTrainer[Any],
     progress: dict[str, Any],
     *,
-    keep: int = KEPT_STATES,
+    keep: int,
     best_step: int | None = None,
 ) -> Path:
     """Writes the state of a trainer that is between two steps, and returns its folder.

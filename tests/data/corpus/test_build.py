@@ -272,8 +272,11 @@ def test_another_request_does_not_touch_an_unfinished_corpus(tokenizer, text, tm
 def test_a_finished_corpus_is_taken_as_it_is_and_another_is_refused(tokenizer, text, tmp_path):
     build_shards([text], tokenizer, tmp_path / "out")
     before = (tmp_path / "out" / "manifest.json").stat().st_mtime_ns
+    # 收尾时死在删除 .parts 的中途：再来一次就删完
+    (tmp_path / "out" / ".parts" / "00000").mkdir(parents=True)
     build_shards([text], tokenizer, tmp_path / "out", workers=2)
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == before
+    assert not (tmp_path / "out" / ".parts").exists()
     with pytest.raises(RunFolderError, match=r"other settings \(keep_duplicates\)"):
         build_shards([text], tokenizer, tmp_path / "out", CorpusOptions(keep_duplicates=True))
 

@@ -27,7 +27,7 @@ nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_da
 nodes.add_node(num_cpus=1)
 ray.init(address=nodes.address, log_to_driver=False)
 tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
-build_shards([folder / "a.txt"], tokenizer, folder / "ray", CorpusOptions(near_duplicates=0.9), engine="ray", workers=2)
+build_shards([folder / "a.txt"], tokenizer, folder / "ray", CorpusOptions(near_duplicates=0.9), engine="ray", workers=3)
 try:
     build_shards([folder / "b.jsonl"], tokenizer, folder / "bad", engine="ray")
 except InputError as error:
@@ -56,6 +56,8 @@ def test_ray_makes_the_same_bytes_and_reports_the_same_errors(tmp_path, monkeypa
     assert done.returncode == 0, done.stderr
     assert f"error: {tmp_path / 'b.jsonl'}: line 2 is not valid JSON" in done.stdout
     assert "nodes: 2" in done.stdout
+    # a third actor would wait for a CPU for ever
+    assert "workers=3: the cluster has 2 CPUs, so 2 work" in done.stderr
     names = [path.name for path in (tmp_path / "local").iterdir() if path.name not in (".checked.json", ".lock")]
     assert sum(name.endswith(".arrow") for name in names) > 5
     for name in names:

@@ -198,10 +198,24 @@ def test_what_is_held_out_by_size_is_what_fits_in_the_order_of_the_numbers(share
 def test_lines_that_are_all_repeated_are_refused_not_emptied(english, tmp_path):
     pairs = [f"{a}\n{b}\n" for a in ("the man", "a book", "bread") for b in ("at home", "eats", "reads")]
     texts = write(tmp_path / "t", pairs)
-    with pytest.raises(InputError, match="leaves no text to train or to validate on; give a larger number"):
+    with pytest.raises(InputError, match="fewer than two texts to train on, or none to validate on; give a larger"):
         build_shards([texts], english, tmp_path / "c", CorpusOptions(drop_repeated_lines=2))
     with pytest.raises(ConfigError, match="must be at least 2"):
         CorpusOptions(drop_repeated_lines=1)
+
+
+def test_one_text_that_is_left_to_train_on_is_refused():
+    """Two documents of it, and a third whose only line is dropped: no other text is left for a random second half."""
+    partial = Arrays(
+        sentences=np.array([2, 1, 1, 1]),
+        sentence_hashes=np.array([5, 7, 8, 5, 9], dtype=np.uint64),
+        sentence_lengths=np.ones(5, dtype=np.int64),
+        texts=np.array([1, 1, 2, 3], dtype=np.uint64),
+    )
+    splits = [np.array([0, 0, 0, 1], dtype=np.int8)]
+    commit._without_repeated_lines([partial], splits, CorpusOptions())
+    with pytest.raises(InputError, match="--drop-repeated-lines 2 leaves fewer than two texts to train on"):
+        commit._without_repeated_lines([partial], splits, CorpusOptions(drop_repeated_lines=2))
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])

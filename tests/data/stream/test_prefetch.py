@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 from digests import digest
@@ -28,7 +29,7 @@ def wait_until(condition, seconds=20.0):
 
 def test_prefetched_batches_are_those_of_the_stream(village_small):
     plain = stream_of(village_small)
-    with prefetched(stream_of(village_small), 1) as ahead:
+    with closing(prefetched(stream_of(village_small), 1)) as ahead:
         for _ in range(60):
             assert digest([next(ahead)]) == digest([next(plain)])
             assert ahead.position == plain.position
@@ -37,7 +38,7 @@ def test_prefetched_batches_are_those_of_the_stream(village_small):
 
 def test_the_position_is_that_of_the_last_batch_taken(village_small):
     """However many batches wait, a stream restored from the position goes on with the next one."""
-    with PrefetchedStream(stream_of(village_small)) as ahead:
+    with closing(PrefetchedStream(stream_of(village_small))) as ahead:
         for _ in range(7):
             next(ahead)
         assert wait_until(ahead._received.poll)
@@ -46,7 +47,7 @@ def test_the_position_is_that_of_the_last_batch_taken(village_small):
     restored = stream_of(village_small)
     restored.position = saved
     assert [digest([next(restored)]) for _ in range(5)] == expected
-    with PrefetchedStream(stream_of(village_small)) as ahead:
+    with closing(PrefetchedStream(stream_of(village_small))) as ahead:
         ahead.position = saved
         assert [digest([next(ahead)]) for _ in range(5)] == expected
         ahead.position = saved
@@ -54,7 +55,7 @@ def test_the_position_is_that_of_the_last_batch_taken(village_small):
 
 
 def test_a_dying_worker_is_a_clear_error_and_not_the_end(village_small):
-    with PrefetchedStream(stream_of(village_small)) as ahead:
+    with closing(PrefetchedStream(stream_of(village_small))) as ahead:
         next(ahead)
         os.kill(ahead.worker.pid, signal.SIGKILL)
         with pytest.raises(BertsmithError, match="signal 9"):
@@ -73,7 +74,7 @@ def test_an_error_in_the_worker_reaches_the_caller(village_small, error):
         raise error
 
     stream.draw = fail
-    with PrefetchedStream(stream) as ahead, pytest.raises(BertsmithError, match="shard 7 is damaged"):
+    with closing(PrefetchedStream(stream)) as ahead, pytest.raises(BertsmithError, match="shard 7 is damaged"):
         next(ahead)
 
 
@@ -87,7 +88,7 @@ def test_closing_ends_the_worker(village_small, is_gone):
 
 
 def test_ctrl_c_and_sigterm_are_left_to_the_parent(village_small):
-    with PrefetchedStream(stream_of(village_small)) as ahead:
+    with closing(PrefetchedStream(stream_of(village_small))) as ahead:
         next(ahead)
         os.kill(ahead.worker.pid, signal.SIGINT)
         os.kill(ahead.worker.pid, signal.SIGTERM)

@@ -505,6 +505,9 @@ def test_opening_far_into_training_reads_only_the_block_it_needs(world, monkeypa
         {"objective": "ltr", "masking": MaskingSettings(kind="span")},
         {"batch_tokens": 31},
         {"static_masking": -1},
+        {"short_probability": -3.0},
+        {"short_probability": 1.5},
+        {"short_probability": float("nan")},
     ],
     ids=str,
 )

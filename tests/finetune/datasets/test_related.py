@@ -88,6 +88,10 @@ def test_questions_and_their_passages_are_pairs(tmp_path):
     for name, text in (("a.json", json.dumps(squad)), ("b.json", json.dumps(squad, indent=1))):
         (tmp_path / name).write_text(text)
         assert RELATED.read(tmp_path / name) == [RelatedTexts("who 1?", "a man eats")]
+    squad["data"][0]["paragraphs"][0]["qas"] = [impossible]
+    (tmp_path / "c.json").write_text(json.dumps(squad))
+    with pytest.raises(InputError, match=r"c\.json: no query has a text that answers it"):
+        RELATED.read(tmp_path / "c.json")
 
 
 @pytest.fixture
@@ -136,6 +140,14 @@ def test_what_is_wrong_with_a_folder_of_beir_is_said(beir):
         RELATED.read(judged)
 
 
+def test_a_folder_of_beir_that_judges_nothing_relevant_is_refused(beir):
+    judged = beir / "qrels" / "test.tsv"
+    for rows in ("", "q1\td2\t0\n"):
+        judged.write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+        with pytest.raises(InputError, match="test.tsv: no query has a text that answers it"):
+            RELATED.read(judged)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -147,7 +159,7 @@ def test_what_is_wrong_with_a_folder_of_beir_is_said(beir):
             "column 1 has 1 different values only; if they are classes, say --label-column 1",
         ),
         ("a.csv", "sentence1,sentence2,score\na,b,nan\n", "'nan' is not a finite number"),
-        ("a.csv", "sentence1,sentence2,score\na,b,1e99\n", "not a finite number"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1e99\n", "the score 1e99 does not fit 32 bits; scale the scores"),
         ("a.csv", "sentence1,sentence2,label\na,b,entailment\n", "'entailment' is not a finite number"),
         ("a.tsv", "query\tpositive\na\t\n", "line 2 has an empty text"),
         (

@@ -19,7 +19,6 @@ from bertsmith.finetune.metrics import (
     macro_f1_of_counts,
     matthews_of_counts,
 )
-from bertsmith.finetune.metrics.classification import confusion_matrix
 from bertsmith.seeding import generator
 
 
@@ -59,7 +58,7 @@ def test_scores_of_a_confusion_matrix_move_as_if_examples_were_drawn():
     truth = rng.choice(3, size=300, p=[0.6, 0.3, 0.1])
     predicted = np.where(rng.random(300) < 0.7, truth, rng.integers(0, 3, 300))
     statistics = {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts}
-    found = confusion_intervals(confusion_matrix(truth, predicted, 3), statistics)
+    found = confusion_intervals(truth, predicted, 3, statistics)
     for name, metric in (("macro_f1", partial(f1_score, average="macro")), ("matthews", matthews_corrcoef)):
         drawn = [rng.integers(0, 300, 300) for _ in range(400)]
         scores = [metric(truth[rows].tolist(), predicted[rows].tolist()) for rows in drawn]
@@ -68,9 +67,10 @@ def test_scores_of_a_confusion_matrix_move_as_if_examples_were_drawn():
 
 
 def test_classes_that_do_not_occur_do_not_count():
-    found = confusion_intervals(np.diag([3, 5, 0]), {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts})
+    statistics, two = {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts}, [0] * 3 + [1] * 5
+    found = confusion_intervals(two, two, 3, statistics)
     assert found["macro_f1"].low == found["macro_f1"].estimate == found["matthews"].estimate == 1.0
-    alone = confusion_intervals(np.diag([4, 0]), {"matthews": matthews_of_counts})
+    alone = confusion_intervals([0] * 4, [0] * 4, 2, {"matthews": matthews_of_counts})
     assert (alone["matthews"].estimate, alone["matthews"].high) == (0.0, 0.0)
 
 

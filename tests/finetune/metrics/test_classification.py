@@ -12,7 +12,6 @@ from bertsmith.finetune.metrics.classification import (
     class_metrics,
     class_scores,
     confusion_matrix,
-    entity_counts,
     entity_scores,
     multilabel_scores,
 )
@@ -42,7 +41,7 @@ def test_class_metrics_equal_their_definitions():
             assert (scores.precision, scores.recall, scores.support) == (precision, recall, labels.count(name))
             assert scores.f1 == pytest.approx(f1)
         confusion = confusion_matrix(labels, predictions, 3)
-        assert confusion.tolist() == [[pairs.count((true, guess)) for guess in range(3)] for true in range(3)]
+        assert confusion == [[pairs.count((true, guess)) for guess in range(3)] for true in range(3)]
         f1s = [scores.f1 for scores in class_scores(labels, predictions, 3)]
         assert found["macro_f1"] == pytest.approx(np.mean([f1s[name] for name in {*labels, *predictions}]))
         # Matthews (Gorodkin 2004): the correlation of the two sets of indicators, one for each class
@@ -63,6 +62,8 @@ def test_class_metrics_equal_their_definitions():
 def test_more_classes_than_examples():
     found = class_metrics(*class_counts(list(range(40)), [0] * 40, 40))
     assert found == {"accuracy": 1 / 40, "macro_f1": pytest.approx(2 / 41 / 40), "matthews": 0.0}
+    assert confusion_matrix([0, 1], [1, 1], 500) is not None
+    assert confusion_matrix([0, 1], [1, 1], 501) is None
 
 
 def test_matthews_by_hand_and_with_more_examples_than_fit_into_64_bits():
@@ -134,8 +135,8 @@ def test_a_published_example():
     assert scores.overall.f1 == 0.5
     assert scores.types["PER"].f1 == 1.0
     assert scores.types["MISC"].f1 == 0.0
-    assert entity_counts(tags, predictions).tolist() == [[0, 1, 1], [1, 1, 1]]
-    assert bootstrap_interval(entity_counts(tags, predictions), f1_of_means).estimate == 0.5
+    assert scores.counts.tolist() == [[0, 1, 1], [1, 1, 1]]
+    assert bootstrap_interval(scores.counts, f1_of_means).estimate == 0.5
 
 
 def test_tags_without_prefix_are_runs():

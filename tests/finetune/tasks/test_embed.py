@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentence_transformers
+import sentence_transformers.models
 import torch
 from scipy import stats
 from sklearn import metrics as reference
@@ -190,6 +191,20 @@ def test_grades_of_a_corpus_count():
         EmbeddingTask().metrics([examples[0], JudgedQuery("q", "c", (("1", 0.0),))], [axes[:1], axes[1:]])
 
 
+def test_queries_of_a_corpus_are_told_apart_by_their_ids_and_do_not_find_themselves():
+    """Two queries of the same words with different answers; the second also stands in the corpus. By hand."""
+    axes = np.eye(3, dtype=np.float32)
+    corpus = [CorpusPassage("1", "a"), CorpusPassage("2", "b"), CorpusPassage("r", "c")]
+    judged = [JudgedQuery("q", "c", (("1", 1.0),)), JudgedQuery("r", "c", (("2", 1.0),))]
+    vectors = [*(axis[None] for axis in axes), *[unit(np.array([[0.5, 0.2, 0.9]]))] * 2]
+    found = EmbeddingTask().evaluate([*corpus, *judged], vectors)
+    assert found.metrics["mrr"] == pytest.approx((1 / 2 + 1 / 2) / 2)
+    assert [(m.text, m.expected, m.predicted) for m in found.mistakes] == [("c", "a", "c"), ("c", "b", "a")]
+    # 判定为答案的，即使就是查询自己，也照常算
+    itself = JudgedQuery("r", "c", (("r", 1.0),))
+    assert EmbeddingTask().metrics([*corpus, itself], vectors[:4])["recall_at_1"] == 1.0
+
+
 def test_classes_are_scored_by_their_clusters():
     axes = np.eye(3, dtype=np.float32)
     examples = [LabelledText(f"{n} {axis}", None, str(axis)) for n in range(4) for axis in range(3)]
@@ -362,18 +377,24 @@ def test_a_teacher_is_learned_from(tiny_model, minilm_folder, tmp_path):
     assert result.dev.metrics
 
 
-def test_a_ranker_teaches_margins(tiny_model, tmp_path):
+@pytest.mark.parametrize("activation", ["Sigmoid", "Identity"])
+def test_a_ranker_teaches_margins(tiny_model, tmp_path, activation):
     from bertsmith.model import BertForSequenceClassification
 
     torch.manual_seed(0)
     ranker = BertForSequenceClassification.from_pretrained(tiny_model, new_heads=True, id2label={0: "relevance"})
     ranker.save_pretrained(tmp_path / "ranker")
     WordPieceTokenizer.load(tiny_model).save(tmp_path / "ranker")
+    said = {"activation_fn": f"torch.nn.{activation}"}
+    (tmp_path / "ranker" / "config_sentence_transformers.json").write_text(json.dumps(said))
     examples = [RelatedTexts("the man", "eats", ("reads", "a book")), RelatedTexts("a woman", "reads")]
     task = EmbeddingTask.of(examples, teacher=str(tmp_path / "ranker"))
     assert task.loss_name == "margin-mse"
     rows = task.add_targets(task.encode(WordPieceTokenizer.load(tiny_model), examples, 32), examples, CPU)
-    scores = load_pipeline("rank", tmp_path / "ranker").scores(["the man"] * 3, ["eats", "reads", "a book"])
+    pipeline = load_pipeline("rank", tmp_path / "ranker")
+    assert pipeline.activation == activation
+    # 差距是 [0, 1] 里两个分数之差，不论老师的分数经不经 sigmoid
+    scores = pipeline.logits(["the man"] * 3, ["eats", "reads", "a book"])[:, 0].sigmoid().tolist()
     assert rows[0].label[1] == pytest.approx([scores[0] - scores[1], scores[0] - scores[2]], abs=1e-5)
     assert rows[1].label[1] == []
     with pytest.raises(ConfigError, match="has no negatives for it to judge"):

@@ -1,6 +1,8 @@
 """A task is one file: what the registry finds, and a task from outside the package from its file to its card."""
 
 import json
+import sys
+from importlib import metadata
 
 import pytest
 import typer
@@ -22,11 +24,12 @@ def _grading():
     """The task is there while a test of this file runs; other files see the package's own tasks."""
     register(GradingTask)
     yield
-    registry._registered.cache_clear()
+    registry._ADDED.clear()
+    registry._installed.cache_clear()
 
 
 # 导入 grade 就登记了它，而每个测试进程都导入：先忘掉，由上面登记
-registry._registered.cache_clear()
+registry._ADDED.clear()
 
 
 def test_a_task_from_outside_is_learned_scored_carded_and_used(tiny_model, tmp_path, capsys):
@@ -56,17 +59,26 @@ def test_the_command_line_has_the_options_of_every_task():
     assert all(name in argument.help for name in all_tasks())
 
 
-def test_a_package_names_its_tasks_as_entry_points(monkeypatch):
-    class Entry:
-        name = "grade"
+REGISTERED_TOO = """
+from dataclasses import replace
+from grade import GradingTask
+from bertsmith.finetune.tasks import register
 
-        @staticmethod
-        def load():
-            return GradingTask
+@register
+class SarcasmTask(GradingTask):
+    spec = replace(GradingTask.spec, name="sarcasm")
+"""
 
-    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [Entry] if group == "bertsmith.tasks" else [])
-    registry._registered.cache_clear()
-    assert all_tasks()["grade"] is GradingTask
+
+@pytest.mark.parametrize("text", [REGISTERED_TOO, REGISTERED_TOO.replace("@register", "")], ids=["twice", "once"])
+def test_a_package_names_its_tasks_as_entry_points(monkeypatch, tmp_path, text):
+    (tmp_path / "sarcasm.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = metadata.EntryPoint("sarcasm", "sarcasm:SarcasmTask", "bertsmith.tasks")
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [entry] if group == entry.group else [])
+    registry._installed.cache_clear()
+    assert all_tasks()["sarcasm"].spec.name == "sarcasm"
+    del sys.modules["sarcasm"]
 
 
 def test_what_is_no_task_is_said(tmp_path):

@@ -11,7 +11,7 @@ from against_transformers import HEADS, check, random_model
 from bertsmith import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import BertConfig, ModelConfig, extend_positions, load_any
+from bertsmith.model import BertConfig, ModelConfig, ModelForQuestionAnswering, extend_positions, load_any
 from bertsmith.model.families.modernbert import ModernBertConfig
 
 SHAPE = {
@@ -43,9 +43,17 @@ def test_long_texts_and_every_switch_of_the_configuration(suffix, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["Model", "ForMaskedLM", "ForSequenceClassification"])
-def test_it_is_exported(suffix, tmp_path):
-    make(suffix).save_pretrained(tmp_path / "model")
+@pytest.mark.parametrize(
+    ("suffix", "changes"),
+    [
+        ("Model", {}),
+        ("ForMaskedLM", {}),
+        ("ForSequenceClassification", {}),
+        ("ForSequenceClassification", {"classifier_pooling": "mean"}),
+    ],
+)
+def test_it_is_exported(suffix, changes, tmp_path):
+    make(suffix, **changes).save_pretrained(tmp_path / "model")
     assert export_onnx(tmp_path / "model", tmp_path / "onnx") < 1e-4
 
 
@@ -98,6 +106,9 @@ def test_another_network_is_refused(values, message, tmp_path):
         ({"classifier_pooling": "max"}, "classifier_pooling 'max' is unknown"),
         ({"classifier_activation": "swish"}, "classifier_activation 'swish' is unknown"),
         ({"local_attention": 0}, "local_attention is 0"),
+        ({"local_attention": 1}, "local_attention is 1; it must be a whole number of at least 2"),
+        ({"local_attention": 64.5}, "local_attention is 64.5"),
+        ({"global_attn_every_n_layers": 1.5}, "global_attn_every_n_layers is 1.5"),
         ({"global_rope_theta": float("inf")}, "global_rope_theta is inf"),
         ({"num_attention_heads": 64}, "cannot be turned in pairs"),
     ],
@@ -105,6 +116,18 @@ def test_another_network_is_refused(values, message, tmp_path):
 def test_a_shape_that_cannot_be_built_is_refused(values, message):
     with pytest.raises(ConfigError, match=message):
         ModernBertConfig(**{**SHAPE, **values})
+
+
+def test_a_classifier_of_two_classes_is_no_answerer(tmp_path):
+    """Their tensors have the same names and shapes."""
+    make("ForSequenceClassification", id2label={0: "a", 1: "b"}).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="holds a ModernBertForSequenceClassification, not a .*QuestionAnswering"):
+        ModelForQuestionAnswering.from_pretrained(tmp_path)
+
+
+def test_an_answerer_has_the_dropout_of_its_states_where_it_has_none_of_its_own():
+    model = make("ForQuestionAnswering", hidden_dropout_prob=0.3, classifier_dropout=None)
+    assert model.spans.transform.dropout.probability == 0.3
 
 
 def test_fresh_weights_read_farther_than_they_learn():

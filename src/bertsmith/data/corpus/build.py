@@ -147,6 +147,8 @@ def build_shards(
             require_same_settings(folder, tokenizer, settings)
             corpus = TokenCorpus(folder, tokenizer)
             corpus.verify()
+            # 收尾时被杀，可能留下没删完的部分
+            _remove_parts(folder)
         else:
             chunks = _planned(folder, sources, tokenizer, options, settings)
             work = _ChunkWork(folder / PARTS, tokenizer, options, functools.partial(read_chunk, options=options))

@@ -193,9 +193,12 @@ def _without_repeated_lines(
     for group, sizes, lines in zip(splits, sentences, per_partial, strict=True):
         held = np.add.reduceat(lines, np.cumsum(sizes) - sizes) if len(sizes) else sizes
         left.append(np.where(held > 0, group, np.int8(DROPPED)).astype(np.int8))
-    if not all((np.concatenate(left) == split).any() for split in range(len(SPLITS))):
+    together, texts = (np.concatenate(each) for each in (left, [partial.load("texts") for partial in partial_shards]))
+    # 只剩一本书的训练集里，“随机的下一句”无处可取
+    if len(np.unique(texts[together == 0])) < 2 or not (together == 1).any():
         raise InputError(
-            f"--drop-repeated-lines {least} leaves no text to train or to validate on; give a larger number"
+            f"--drop-repeated-lines {least} leaves fewer than two texts to train on, or none to validate on; give a"
+            " larger number"
         )
     return left, per_partial, figures
 

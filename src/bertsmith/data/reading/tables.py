@@ -31,6 +31,7 @@ from python_calamine import CalamineError, CalamineWorkbook, PasswordError, Shee
 from bertsmith.data.reading.lines import MAX_LINE_LENGTH, numbered_lines, read_text, require_file
 from bertsmith.data.reading.sources import detect_encoding
 from bertsmith.errors import InputError
+from bertsmith.files import HALF_CHARACTER
 
 TableKind = Literal["tsv", "csv", "jsonl", "parquet", "workbook"]
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -204,7 +205,7 @@ def open_table(path: Path, kind: TableKind, encoding: str = "auto", sheet: str |
 
 def require_unicode(place: str, text: str) -> None:
     """Makes sure that a text has no half characters, which JSON can write and nothing can encode."""
-    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+    if not text.isascii() and HALF_CHARACTER.search(text):
         raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff); write the character")
 
 

@@ -45,7 +45,7 @@ def prefetched(stream: PreTrainingStream, workers: int) -> PreTrainingStream | P
 class PrefetchedStream(Iterator[PreTrainingBatch]):
     """The batches of a stream, drawn ahead by one background process, `worker`.
 
-    It starts with the first batch asked for, and ends with `close`, with a `with` block, or with its parent.
+    It starts with the first batch asked for, and ends with `close` or with its parent.
     """
 
     def __init__(self, stream: PreTrainingStream) -> None:
@@ -56,12 +56,6 @@ class PrefetchedStream(Iterator[PreTrainingBatch]):
         self._stream = stream
         self._position = stream.position
         self._received: Connection | None = None
-
-    def __enter__(self) -> PrefetchedStream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     @property
     def position(self) -> StreamPosition:

@@ -84,6 +84,8 @@ class StreamSettings:
             raise ConfigError(f"batch size {self.batch_size} must be at least 1")
         if self.static_masking < 0:
             raise ConfigError(f"static masking {self.static_masking} must be a number of epochs, or 0 for none")
+        if not 0.0 <= self.short_probability <= 1.0:
+            raise ConfigError(f"short probability {self.short_probability} is outside [0, 1]")
         for name, known in (("packing", get_args(Packing)), ("pairing", get_args(Pairing))):
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"{name} {value!r} is unknown; use one of {', '.join(known)}")

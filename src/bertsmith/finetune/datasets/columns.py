@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import date, datetime, time, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -100,16 +100,20 @@ def columns_beside(table: Table, options: ReadingOptions) -> Callable[[Row], dic
 
 
 def _time(cell: Cell) -> float:
-    """Reads a number, or a date as ISO 8601 has it."""
-    text = cell.text()
-    if NUMBER.fullmatch(text):
-        return float(text)
-    try:
-        found = datetime.fromisoformat(text.removesuffix("Z"))
-    except ValueError:
-        said = f"the time {text[:40]!r} is no number and no date such as 2024-05-31 or 2024-05-31T09:30:00"
-        raise InputError(f"{cell.place}: {said}") from None
-    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    """Reads a number, or a date, typed or as ISO 8601 has it."""
+    found = cell.value
+    if not isinstance(found, date):
+        text = cell.text()
+        if NUMBER.fullmatch(text):
+            return float(text)
+        try:
+            found = datetime.fromisoformat(text.removesuffix("Z"))
+        except ValueError:
+            said = f"the time {text[:40]!r} is no number and no date such as 2024-05-31 or 2024-05-31T09:30:00"
+            raise InputError(f"{cell.place}: {said}") from None
+    # 只有日子的，当作那天的零点
+    moment = found if isinstance(found, datetime) else datetime.combine(found, time())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def find_columns(table: Table, layout: Layout, options: ReadingOptions) -> Found:

@@ -16,7 +16,6 @@ Documents without labels say by themselves what belongs together (`read_unlabell
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +44,7 @@ from bertsmith.finetune.datasets import (
 )
 from bertsmith.finetune.datasets.columns import BESIDE, Found, columns_beside, find_columns, has_any
 from bertsmith.finetune.datasets.questions import QUESTIONS, is_one_document
-from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText, finite_number
 from bertsmith.seeding import generator
 from bertsmith.tokenizer.normalize import CJK
 
@@ -111,14 +110,6 @@ def _all_of(cell: Cell) -> list[Cell]:
     return [cell._replace(value=value) for value in values]
 
 
-def _number(cell: Cell) -> float:
-    text = cell._replace(names=()).text()
-    if not NUMBER.fullmatch(text) or not math.isfinite(float(text)) or abs(float(text)) > _LARGEST_SCORE:
-        raise InputError(f"{cell.place}: the {cell.what} {text[:40]!r} is not a finite number, such as 3.5")
-    return float(text)
-
-
-_LARGEST_SCORE = 1e30
 _PAIRS = (
     *(("query", name) for name in ("positive", "passage", "document", "text", "answer")),
     *(("anchor", name) for name in ("positive", "text")),
@@ -149,16 +140,22 @@ _IS_HEADER = has_any(*_PAIRS, *((name, label) for name in _QUERY_NAMES for label
 
 
 def _read(path: Path, options: ReadingOptions) -> list[Any]:
+    found: list[Any]
     if path.is_dir() or path.parent.name == "qrels":
         require_used(options, ("faults",), "a BEIR folder")
-        return _read_beir(path, options.encoding)
-    if ending_of(path) == ".json" and is_one_document(path, options.encoding):
-        return [
+        found = _read_beir(path, options.encoding)
+    elif ending_of(path) == ".json" and is_one_document(path, options.encoding):
+        found = [
             RelatedTexts(question.question, question.context, place=question.place, group=question.group)
             for question in QUESTIONS.read(path, options)
             if not question.is_impossible
         ]
-    return _read_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
+    else:
+        return _read_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
+    # 语料里总有段落，问题却可能一个也没有答案
+    if not related_of_beir(found) and not any(isinstance(each, RelatedTexts) for each in found):
+        raise InputError(f"{path}: no query has a text that answers it")
+    return found
 
 
 def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
@@ -204,8 +201,8 @@ def _example(row: Row, found: Found) -> VectorExample:
     negatives = tuple(each.text() for each in _all_of(cells["negatives"])) if "negatives" in cells else ()
     # 单独一个数且没有反例，是这一对有多像；否则是老师给正例和各个反例打的分
     if label is not None and not negatives and not isinstance(label.value, list):
-        return ScoredText(text, pair, _number(label._replace(what="score")), place=row.place)
-    scores = () if label is None else tuple(_number(each._replace(what="score")) for each in _all_of(label))
+        return ScoredText(text, pair, finite_number(label._replace(what="score")), place=row.place)
+    scores = () if label is None else tuple(finite_number(each._replace(what="score")) for each in _all_of(label))
     if scores and len(scores) != 1 + len(negatives):
         raise InputError(
             f"{row.place}: {len(scores)} scores for a positive and {len(negatives)} negatives; give a list of one for"
@@ -229,7 +226,7 @@ def _read_beir(path: Path, encoding: str) -> list[Any]:
         if len(row.cells) != 3:
             raise InputError(f"{row.place} has {len(row.cells)} columns; a judgement is a query id, a text id, a grade")
         query, text, grade = (Cell(row.place, "judgement", cell) for cell in row.cells)
-        grades.setdefault(query.text(), {})[text.text()] = _number(grade)
+        grades.setdefault(query.text(), {})[text.text()] = finite_number(grade)
     texts = {each.id: each for each in _records(folder / "corpus.jsonl", encoding)}
     queries = {each.id: each for each in _records(folder / "queries.jsonl", encoding)}
     for query_id, found in grades.items():

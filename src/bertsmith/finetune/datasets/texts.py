@@ -91,8 +91,9 @@ def shown(example: TextOrPair) -> str:
 
 def require_known(examples: Sequence[TextOrPair], labels: Sequence[Sequence[str]], known: Sequence[str]) -> None:
     """Makes sure that examples have no label that the training file lacks."""
+    names = set(known)
     for example, found in zip(examples, labels, strict=True):
-        strange = [label for label in found if label not in known]
+        strange = [label for label in found if label not in names]
         if strange:
             raise InputError(
                 f"{example.at}label {strange[0]!r} does not occur in the training file ({', '.join(known[:8])})"
@@ -200,13 +201,18 @@ def _class(cell: Cell, _options: ReadingOptions) -> str:
 
 
 def _score(cell: Cell, _options: ReadingOptions) -> float:
+    return finite_number(cell, _SMALLEST_SCORE)
+
+
+def finite_number(cell: Cell, smallest: float = 0.0) -> float:
+    """Reads a number that fits 32 bits; other than 0, it is at least `smallest`, whatever its sign."""
     text = cell._replace(names=()).text()
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-        raise InputError(f"{cell.place}: the score {text[:40]!r} is not a finite number, such as 3.5")
-    score = float(text)
-    if score and not _SMALLEST_SCORE <= abs(score) <= _LARGEST_SCORE:
-        raise InputError(f"{cell.place}: the score {text[:40]} does not fit 32 bits; scale the scores")
-    return score
+        raise InputError(f"{cell.place}: the {cell.what} {text[:40]!r} is not a finite number, such as 3.5")
+    number = float(text)
+    if number and not smallest <= abs(number) <= _LARGEST_SCORE:
+        raise InputError(f"{cell.place}: the {cell.what} {text[:40]} does not fit 32 bits; scale the {cell.what}s")
+    return number
 
 
 def _check_classes(table: Table, options: ReadingOptions, examples: list[LabelledText]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -116,17 +117,22 @@ def _average_precisions(counts: Floats, right: NDArray[np.bool_], ends: NDArray[
 
 
 def confusion_intervals(
-    confusion: NDArray[np.int64], statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]]
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    num_labels: int,
+    statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]],
 ) -> dict[str, Interval]:
-    """Returns scores of a confusion matrix, [K, K], true class by predicted one, with percentile bootstrap intervals.
+    """Returns scores of a confusion matrix, of true classes [N] by predicted ones, with percentile bootstrap intervals.
 
     Each statistic turns the hits, predictions and true examples of each class in R resamples, three times [R, K], into
-    scores, [R]. The matrix counts one example at least.
+    scores, [R]. There is one example at least.
     """
-    cells = np.argwhere(confusion > 0)
-    counts = confusion[cells[:, 0], cells[:, 1]]
+    # 上万个类的矩阵几乎全空：只数有例子的格子
+    codes = np.asarray(labels, dtype=np.int64) * num_labels + np.asarray(predictions, dtype=np.int64)
+    found, counts = np.unique(codes, return_counts=True)
+    cells = np.stack(np.divmod(found, num_labels), 1)
     drawn = drawn_counts(counts, "bootstrap/confusion")
-    rows = [_scores_of_cells(cells, part, len(confusion), statistics) for part in drawn]
+    rows = [_scores_of_cells(cells, part, num_labels, statistics) for part in drawn]
     scores = {name: np.concatenate([row[name] for row in rows]) for name in statistics}
     return {name: interval_of(float(column[0]), column[1:]) for name, column in scores.items()}
 
@@ -181,12 +187,12 @@ def _scores_of_cells(
 ) -> dict[str, Floats]:
     """Scores R confusion matrices, given as counts [R, M] of M cells (true class, predicted one)."""
     right = cells[:, 0] == cells[:, 1]
-    hits = _summed(counts[:, right], cells[right, 0], num_classes)
-    predicted, actual = (_summed(counts, cells[:, side], num_classes) for side in (1, 0))
+    hits = summed(counts[:, right], cells[right, 0], num_classes)
+    predicted, actual = (summed(counts, cells[:, side], num_classes) for side in (1, 0))
     return {name: statistic(hits, predicted, actual) for name, statistic in statistics.items()}
 
 
-def _summed(counts: NDArray[np.int64], classes: NDArray[np.int64], num_classes: int) -> Floats:
+def summed(counts: NDArray[Any], classes: NDArray[np.int64], num_classes: int) -> Floats:
     """Adds up the columns [R, M] of the same class: [R, K]."""
     sums = np.zeros((len(counts), num_classes))
     if len(classes):

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.finetune.metrics.classification import scores_from_counts
+
 Floats = NDArray[np.float64]
 
 BINS = 15
@@ -111,7 +113,8 @@ def reliability(probabilities: Floats, truth: NDArray[np.int64]) -> Reliability:
     if truth.ndim == 1:
         sure, right = rows.max(-1), rows.argmax(-1) == truth
         true = rows[np.arange(len(rows)), truth]
-        brier = float(((rows - np.eye(rows.shape[1])[truth]) ** 2).sum(-1).mean())
+        # 对真类差 1 - p，对其余各类差 p：平方和展开，不必造独热矩阵
+        brier = float(((rows**2).sum(-1) - 2 * true + 1).mean())
     else:
         sure, right = rows.ravel(), truth.ravel() == 1
         true = np.where(right, sure, 1 - sure)
@@ -146,8 +149,7 @@ def best_cut(truth: NDArray[np.int64], probabilities: Floats, default: float = 0
 
 def f1_of(truth: NDArray[np.int64], decided: NDArray[np.bool_]) -> float:
     """Returns the F1 of decisions, 0 where it is of nothing."""
-    hits, both = int((truth * decided).sum()), int(truth.sum() + decided.sum())
-    return 2 * hits / both if both else 0.0
+    return scores_from_counts(int((truth * decided).sum()), int(decided.sum()), int(truth.sum())).f1
 
 
 def probability_rows(predictions: Sequence[Any], labels: Sequence[str]) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.finetune.metrics import Floats, macro_f1_of_counts, matthews_of_counts
-from bertsmith.inference.entities import Entity, entities_of, is_plain
+from bertsmith.inference.entities import entities_of, is_plain
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,17 @@ def class_metrics(hits: Floats, predicted: Floats, actual: Floats) -> dict[str, 
     }
 
 
-def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> NDArray[np.int64]:
-    """Counts how often each true class (row) was predicted as each class (column), [K, K] int64."""
+MOST_CONFUSED = 500
+"""Classes in a table of which is taken for which: nobody looks at a larger one, and its file would be huge."""
+
+
+def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> list[list[int]] | None:
+    """Counts how often each true class (row) was predicted as each class (column), [K][K]; None for very many."""
+    if num_labels > MOST_CONFUSED:
+        return None
     cells = np.asarray(labels, dtype=np.int64) * num_labels + np.asarray(predictions, dtype=np.int64)
-    return np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels)
+    table: list[list[int]] = np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels).tolist()
+    return table
 
 
 def class_scores(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> list[ClassScores]:
@@ -105,23 +112,32 @@ def scores_from_counts(hits: int, predicted: int, actual: int) -> ClassScores:
 
 @dataclass(frozen=True)
 class EntityScores:
-    """How well entities are found: all together (micro; what papers report), by type, and word by word."""
+    """How well entities are found: all together (micro; what papers report), by type, and word by word.
+
+    `counts` [N, 3] are the right, predicted and true entities of each sentence, for `bootstrap_interval`.
+    """
 
     overall: ClassScores
     macro_f1: float
     types: dict[str, ClassScores]
     word_accuracy: float
+    counts: NDArray[np.int64]
 
 
 def entity_scores(
     tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], *, plain: bool | None = None
 ) -> EntityScores:
     """Scores predicted tags against the true ones; `plain` as in `entities_of`, None as the tags look."""
+    # 真实与预测标签一起判断：一个模型可能只预测 O，不能因此换一种读法
+    plain = is_plain([*tags, *predictions]) if plain is None else plain
     hits, predicted, actual = Counter[str](), Counter[str](), Counter[str]()
-    for true_set, predicted_set in _entity_sets(tags, predictions, plain):
+    counts = np.zeros((len(tags), 3), dtype=np.int64)
+    for row, true, guess in zip(counts, tags, predictions, strict=True):
+        true_set, predicted_set = (set(entities_of(each, plain=plain)) for each in (true, guess))
         hits.update(entity.type for entity in true_set & predicted_set)
         predicted.update(entity.type for entity in predicted_set)
         actual.update(entity.type for entity in true_set)
+        row[:] = len(true_set & predicted_set), len(predicted_set), len(true_set)
     types = {
         name: scores_from_counts(hits[name], predicted[name], actual[name]) for name in sorted({*predicted, *actual})
     }
@@ -133,23 +149,5 @@ def entity_scores(
         macro_f1=float(np.mean([scores.f1 for scores in types.values()])) if types else 0.0,
         types=types,
         word_accuracy=float(np.mean(words)) if words else 0.0,
+        counts=counts,
     )
-
-
-def entity_counts(
-    tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], *, plain: bool | None = None
-) -> NDArray[np.int64]:
-    """Returns for each of N sentences its right, predicted and true entities: [N, 3], for `bootstrap_interval`."""
-    counts = [(len(true & guess), len(guess), len(true)) for true, guess in _entity_sets(tags, predictions, plain)]
-    return np.array(counts, dtype=np.int64).reshape(-1, 3)
-
-
-def _entity_sets(
-    tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], plain: bool | None
-) -> list[tuple[set[Entity], set[Entity]]]:
-    # 真实与预测标签一起判断：一个模型可能只预测 O，不能因此换一种读法
-    plain = is_plain([*tags, *predictions]) if plain is None else plain
-    return [
-        (set(entities_of(true, plain=plain)), set(entities_of(guess, plain=plain)))
-        for true, guess in zip(tags, predictions, strict=True)
-    ]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bertsmith.finetune.metrics import Floats, Interval, drawn_counts, interval_over
+from bertsmith.finetune.metrics import Floats, Interval, drawn_counts, interval_over, summed
 
 
 def mean_reciprocal_rank(scores: Sequence[ArrayLike], relevant: Sequence[ArrayLike]) -> float:
@@ -107,16 +107,11 @@ def _v_measures(cells: NDArray[np.int64], counts: Floats) -> Floats:
     """Scores R tables, given as counts [R, M] of M cells (class, cluster)."""
     total = counts.sum(1, keepdims=True)
     joint = _entropy(counts / total)
-    by_class, by_cluster = (_entropy(_summed(counts, cells[:, side]) / total) for side in (0, 1))
+    sums = (summed(counts, cells[:, side], int(cells[:, side].max()) + 1) for side in (0, 1))
+    by_class, by_cluster = (_entropy(each / total) for each in sums)
     # 互信息 = H(类) + H(簇) - H(类, 簇)；V 是它除以两个熵的平均；两边都只有一类时算作完全一致
     shared, both = by_class + by_cluster - joint, by_class + by_cluster
     return np.where(both > 1e-12, 2 * shared / np.maximum(both, 1e-12), 1.0)
-
-
-def _summed(counts: Floats, groups: NDArray[np.int64]) -> Floats:
-    table = np.zeros((len(counts), int(groups.max()) + 1))
-    np.add.at(table.T, groups, counts.T)
-    return table
 
 
 def _entropy(shares: Floats) -> Floats:

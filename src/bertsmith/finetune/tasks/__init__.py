@@ -25,10 +25,14 @@ from bertsmith.inference.task_file import TASK_FILE, read_task_file, write_task_
 from bertsmith.model import ModelConfig
 from bertsmith.settings import Setting, named, option, settings_of
 
+_ADDED: dict[str, type[Task[Any, Any]]] = {}
+"""What `register` was given, by name."""
+
 
 def register(task: type[TaskT]) -> type[TaskT]:
     """Adds the class of a task; use it as a decorator."""
-    known = _registered().setdefault(task.spec.name, task)
+    # 不问别的包：登记的这一刻，自己所在的模块可能正作为入口点被载入
+    known = _own().get(task.spec.name) or _ADDED.setdefault(task.spec.name, task)
     if known is not task:
         raise ConfigError(f"task {task.spec.name!r} of {task.__module__}: {known.__module__} has one of that name")
     return task
@@ -36,7 +40,7 @@ def register(task: type[TaskT]) -> type[TaskT]:
 
 def all_tasks() -> dict[str, type[Task[Any, Any]]]:
     """Returns the class of every task by its name, in alphabetical order."""
-    return dict(sorted(_registered().items()))
+    return dict(sorted({**_installed(), **_ADDED, **_own()}.items()))
 
 
 def task_named(name: str) -> type[Task[Any, Any]]:
@@ -102,8 +106,8 @@ def task_of_model(folder: str | Path) -> tuple[Task[Any, Any], int]:
 
 
 @cache
-def _registered() -> dict[str, type[Task[Any, Any]]]:
-    """Returns the tasks of this package and of installed ones, by name; `register` adds to it."""
+def _own() -> dict[str, type[Task[Any, Any]]]:
+    """Returns the tasks of this package, by name."""
     found = {}
     for module in iter_modules(__path__, f"{__name__}."):
         for value in vars(import_module(module.name)).values():
@@ -111,6 +115,10 @@ def _registered() -> dict[str, type[Task[Any, Any]]]:
             its_own = isinstance(value, type) and issubclass(value, Task) and value.__module__ == module.name
             if its_own and "spec" in vars(value):
                 found[value.spec.name] = value
-    for entry in metadata.entry_points(group="bertsmith.tasks"):
-        found.setdefault(entry.name, entry.load())
     return found
+
+
+@cache
+def _installed() -> dict[str, type[Task[Any, Any]]]:
+    """Returns the tasks that installed packages name, by name."""
+    return {entry.name: entry.load() for entry in metadata.entry_points(group="bertsmith.tasks")}

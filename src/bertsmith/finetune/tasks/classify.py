@@ -143,10 +143,6 @@ class TextTask(WordsTask[TextT, PredictionT]):
             yield {**cls.record(found), "input": row}
 
 
-MOST_CONFUSED = 500
-"""Classes in a table of which is taken for which."""
-
-
 @dataclass(frozen=True)
 class ClassificationOptions:
     """What can be chosen; see the attributes of `ClassificationTask`."""
@@ -226,7 +222,7 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
     def targets(self, examples: Sequence[LabelledText]) -> list[int]:
         """Returns the number of each example's class."""
         require_known(examples, [(example.label,) for example in examples], self.labels)
-        return [self.labels.index(example.label) for example in examples]
+        return self._numbers(examples)
 
     def cautions(self, examples: Sequence[LabelledText]) -> list[str]:
         """Says besides where there is one class only."""
@@ -253,7 +249,7 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
     def _figures(
         self, examples: Sequence[LabelledText], predictions: Sequence[Prediction], weights: Sequence[float] | None
     ) -> dict[str, float]:
-        truth, predicted = self.targets(examples), [self.labels.index(prediction.label) for prediction in predictions]
+        truth, predicted = self.targets(examples), self._numbers(predictions)
         counts = class_counts(truth, predicted, len(self.labels), weights)
         found = class_metrics(*counts)
         if len(self.labels) == 2:
@@ -264,8 +260,7 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
     def evaluate(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> Evaluation:
         """Adds intervals, the table by class, the confusion, the calibration, and the surest wrong predictions."""
         truth, rows = np.array(self.targets(examples)), probability_rows(predictions, self.labels)
-        predicted = [self.labels.index(prediction.label) for prediction in predictions]
-        confusion = confusion_matrix(truth.tolist(), predicted, len(self.labels))
+        predicted = self._numbers(predictions)
         statistics = {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts}
         thresholds = {}
         if len(self.labels) == 2:
@@ -277,11 +272,10 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
             self.metrics(examples, predictions),
             intervals={
                 "accuracy": bootstrap_interval(np.equal(truth, predicted)),
-                **confusion_intervals(confusion, statistics),
+                **confusion_intervals(truth, predicted, len(self.labels), statistics),
             },
             classes=dict(zip(self.labels, class_scores(truth.tolist(), predicted, len(self.labels)), strict=True)),
-            # 上万个类的矩阵有上亿个格子：没有人看，结果的文件也存不下
-            confusion=confusion.tolist() if len(self.labels) <= MOST_CONFUSED else None,
+            confusion=confusion_matrix(truth.tolist(), predicted, len(self.labels)),
             mistakes=worst(
                 [
                     Mistake(shown(example), example.label, guess.label, guess.probabilities[guess.label])
@@ -298,6 +292,10 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
         """Returns the likeliest class, and the probability of every class."""
         sure = found.probabilities
         return {"prediction": found.label, "probability": sure[found.label], "probabilities": sure}
+
+    def _numbers(self, labelled: Sequence[LabelledText | Prediction]) -> list[int]:
+        place = {label: number for number, label in enumerate(self.labels)}
+        return [place[one.label] for one in labelled]
 
 
 def _f1_name(labels: Sequence[str]) -> str:

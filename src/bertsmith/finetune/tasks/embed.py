@@ -322,6 +322,8 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             targets = [[next(vectors) for _ in each.input_ids] for each in encoded]
         else:
             ranker = load_pipeline("rank", self.teacher, device=device)
+            # 差距要在 [0, 1] 的分数之间取：不经 sigmoid 的排序模型给出的是 logit
+            ranker.activation = "Sigmoid"
             judged = [(each.query, text) for each in learned for text in (each.positive, *each.negatives)]
             scores = iter(ranker.scores(*map(list, zip(*judged, strict=True))).tolist())
             rows = [[next(scores) for _ in each.input_ids[1:]] for each in encoded]
@@ -354,10 +356,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]
     ) -> dict[str, float]:
         """Returns the figures of the kind of examples, the one that decides first."""
-        return {
-            name: found.estimate
-            for name, found in score_vectors(examples, predictions, self.similarity).intervals.items()
-        }
+        return score_vectors(examples, predictions, self.similarity).metrics
 
     def selection_score(self, metrics: dict[str, float]) -> float:
         """Returns the first metric: it is that of the kind of the dev file."""
@@ -367,7 +366,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         """Adds intervals, and the examples that are farthest off."""
         found = score_vectors(examples, predictions, self.similarity)
         wrong = [Mistake(*mistake) for mistake in found.mistakes]
-        return Evaluation(self.metrics(examples, predictions), found.intervals, mistakes=worst(wrong))
+        return Evaluation(found.metrics, found.intervals, mistakes=worst(wrong))
 
     @classmethod
     def records(cls, pipeline: Embed, rows: Rows) -> Iterator[Record]:

@@ -1,6 +1,6 @@
 """What a file of sentence vectors is made of decides the loss that learns from it, and the figures that score on it.
 
-- pairs, and judged queries over a corpus: retrieval, every query against all texts of the file
+- pairs, and judged queries over a corpus: retrieval, every query against all texts of the file but itself
 - scored pairs: Spearman and Pearson between cosines and scores; of scores that are 0 and 1, average precision first
 - classes: V-measure of k-means clusters
 """
@@ -120,6 +120,11 @@ class VectorScores:
     intervals: dict[str, Interval]
     mistakes: list[tuple[str, str, str, float]] = field(default_factory=list)
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures alone."""
+        return {name: found.estimate for name, found in self.intervals.items()}
+
 
 def score_vectors(
     examples: Sequence[VectorExample], vectors: Sequence[Vectors], similarity: SimilarityFunction = "cosine"
@@ -161,20 +166,25 @@ def _of_scored(examples: Sequence[Any], vectors: Sequence[Vectors], similarity: 
 
 @dataclass(frozen=True)
 class _Corpus:
-    """D texts, each once, with vectors [D, H]; Q queries; of each query, number of a text → its grade."""
+    """D texts, each once, with vectors [D, H]; Q queries; of each query, number of a text → its grade.
+
+    `own` is the number of the text that a query is itself, None where it is none of the texts.
+    """
 
     texts: list[str]
     text_vectors: Vectors
     queries: list[str]
     query_vectors: Vectors
     grades: list[dict[int, float]]
+    own: list[int | None]
 
     @classmethod
     def of(cls, examples: Sequence[VectorExample], vectors: Sequence[Vectors]) -> _Corpus:
         """Collects texts and queries; of pairs, every text of the file is a candidate for every query."""
         numbers: dict[str, int] = {}
         rows: list[NDArray[np.float32]] = []
-        asked: dict[str, tuple[NDArray[np.float32], dict[int, float]]] = {}
+        # 语料里的查询按编号认：文字相同的两个查询各有各的答案
+        asked: dict[str, tuple[str, NDArray[np.float32], dict[int, float]]] = {}
 
         def number_of(key: str, vector: NDArray[np.float32]) -> int:
             if key not in numbers:
@@ -191,29 +201,36 @@ class _Corpus:
                 for text, vector in zip((example.positive, *example.negatives), found[1:], strict=True):
                     number_of(text, vector)
                 # 同一个问题在文件里出现几次，它的几个答案都算对
-                asked.setdefault(example.query, (found[0], {}))[1][numbers[example.positive]] = 1.0
+                grades = asked.setdefault(example.query, (example.query, found[0], {}))[2]
+                grades[numbers[example.positive]] = 1.0
         for example, found in zip(examples, vectors, strict=True):
             if isinstance(example, JudgedQuery):
                 graded = {numbers[name]: grade for name, grade in example.grades if name in numbers and grade > 0}
-                asked[example.text] = (found[0], graded)
-        judged = {query: each for query, each in asked.items() if each[1]}
+                asked[example.id] = (example.text, found[0], graded)
+        judged = {key: each for key, each in asked.items() if each[2]}
         if not judged:
             raise InputError(f"{examples[0].at}no query has a right text; retrieval cannot be scored without one")
+        queries, query_vectors, grades_of = zip(*judged.values(), strict=True)
         return cls(
             [texts.get(key, key) for key in numbers],
             np.stack(rows),
-            list(judged),
-            np.stack([vector for vector, _ in judged.values()]),
-            [grades for _, grades in judged.values()],
+            list(queries),
+            np.stack(query_vectors),
+            list(grades_of),
+            [numbers.get(key) for key in judged],
         )
 
     def ranked(self, similarity: SimilarityFunction) -> Iterator[tuple[Vectors, Vectors]]:
         """Yields the similarities [D] of each query with all texts, and their grades [D]."""
         for first in range(0, len(self.queries), _BLOCK):
             cosines = _compared(self.query_vectors[first : first + _BLOCK], self.text_vectors, similarity)
-            for row, grades in zip(cosines, self.grades[first : first + _BLOCK], strict=True):
+            of_block = zip(cosines, self.grades[first : first + _BLOCK], self.own[first : first + _BLOCK], strict=True)
+            for row, grades, own in of_block:
                 graded = np.zeros(len(self.texts), dtype=np.float32)
                 graded[list(grades)] = list(grades.values())
+                # 查询自己也是语料里的一段时，找到自己不算数（与 BEIR 一致），除非判定它是答案
+                if own is not None and not graded[own]:
+                    row[own] = -np.inf
                 yield row, graded
 
 
@@ -222,11 +239,16 @@ def _compared(left: Vectors, right: Vectors, similarity: SimilarityFunction) -> 
 
 
 def _of_retrieval(corpus: _Corpus, similarity: SimilarityFunction) -> VectorScores:
-    found = ranking_scores(corpus.ranked(similarity))
-    mistakes = []
-    for query, (cosines, grades) in zip(corpus.queries, corpus.ranked(similarity), strict=True):
-        first = int(cosines.argmax())
-        if not grades[first]:
-            right = max(np.flatnonzero(grades), key=lambda number: cosines[number])
-            mistakes.append((query, corpus.texts[right][:_SHOWN], corpus.texts[first][:_SHOWN], float(cosines[first])))
+    mistakes: list[tuple[str, str, str, float]] = []
+
+    def ranked() -> Iterator[tuple[Vectors, Vectors]]:
+        for query, (cosines, grades) in zip(corpus.queries, corpus.ranked(similarity), strict=True):
+            first = int(cosines.argmax())
+            if not grades[first]:
+                right = max(np.flatnonzero(grades), key=lambda number: cosines[number])
+                expected, ranked_first = (corpus.texts[number][:_SHOWN] for number in (right, first))
+                mistakes.append((query, expected, ranked_first, float(cosines[first])))
+            yield cosines, grades
+
+    found = ranking_scores(ranked())
     return VectorScores({name: bootstrap_interval(column) for name, column in found.items()}, mistakes)

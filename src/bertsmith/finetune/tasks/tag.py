@@ -21,11 +21,11 @@ from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords, tags_of
 from bertsmith.finetune.metrics import Floats, bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import (
+    EntityScores,
     class_counts,
     class_metrics,
     class_scores,
     confusion_matrix,
-    entity_counts,
     entity_scores,
 )
 from bertsmith.finetune.tasks.task import (
@@ -204,33 +204,25 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
 
     def metrics(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
         """Returns entity F1, precision, recall, macro F1 and word accuracy; or accuracy and macro F1 of the tags."""
-        self._require_known(examples)
         if self.metric == "f1":
-            scores = entity_scores(*_tags(examples, predictions), plain=is_plain([self.labels]))
-            return {
-                "f1": scores.overall.f1,
-                "precision": scores.overall.precision,
-                "recall": scores.overall.recall,
-                "macro_f1": scores.macro_f1,
-                "word_accuracy": scores.word_accuracy,
-            }
+            return _figures_of(self._entity_scores(examples, predictions))
+        self._require_known(examples)
         truth, predicted = self._numbers(examples, predictions)
         found = class_metrics(*class_counts(truth, predicted, len(self.labels)))
         return {name: found[name] for name in ("accuracy", "macro_f1")}
 
     def evaluate(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> Evaluation:
         """Adds the interval over sentences, the table by entity type or tag, and the surest mistakes in context."""
-        metrics = self.metrics(examples, predictions)
         wrong = worst([mistake for row in zip(examples, predictions, strict=True) for mistake in self._mistakes(*row)])
         if self.metric == "f1":
-            plain = is_plain([self.labels])
-            counts = entity_counts(*_tags(examples, predictions), plain=plain)
+            scores = self._entity_scores(examples, predictions)
             return Evaluation(
-                metrics,
-                intervals={"f1": bootstrap_interval(counts, f1_of_means)},
-                classes=entity_scores(*_tags(examples, predictions), plain=plain).types,
+                _figures_of(scores),
+                intervals={"f1": bootstrap_interval(scores.counts, f1_of_means)},
+                classes=scores.types,
                 mistakes=wrong,
             )
+        metrics = self.metrics(examples, predictions)
         truth, predicted = self._numbers(examples, predictions)
         # 按句子重采样：同一句里的词不独立，逐词抽样会得到过窄的区间
         hits = [
@@ -241,7 +233,7 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
             metrics,
             intervals={"accuracy": bootstrap_interval(hits, _share_of_means)},
             classes=dict(zip(self.labels, class_scores(truth, predicted, len(self.labels)), strict=True)),
-            confusion=confusion_matrix(truth, predicted, len(self.labels)).tolist(),
+            confusion=confusion_matrix(truth, predicted, len(self.labels)),
             mistakes=wrong,
         )
 
@@ -255,6 +247,10 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
         for row, entities in zip(rows, pipeline([text for (text,) in rows]), strict=True):
             named = "; ".join(f"{entity.text} ({entity.type})" for entity in entities)
             yield {"prediction": named, "entities": [asdict(entity) for entity in entities], "input": row}
+
+    def _entity_scores(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> EntityScores:
+        self._require_known(examples)
+        return entity_scores(*_tags(examples, predictions), plain=is_plain([self.labels]))
 
     def _require_known(self, examples: Sequence[TaggedWords]) -> None:
         known = set(self.labels)
@@ -341,6 +337,16 @@ def _tags(
     examples: Sequence[TaggedWords], predictions: Sequence[WordTags]
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     return [example.tags for example in examples], [prediction.tags for prediction in predictions]
+
+
+def _figures_of(scores: EntityScores) -> dict[str, float]:
+    return {
+        "f1": scores.overall.f1,
+        "precision": scores.overall.precision,
+        "recall": scores.overall.recall,
+        "macro_f1": scores.macro_f1,
+        "word_accuracy": scores.word_accuracy,
+    }
 
 
 def _share_of_means(means: Floats) -> Floats:

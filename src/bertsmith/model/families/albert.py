@@ -49,9 +49,6 @@ class AlbertConfig(BertConfig):
 
     def __post_init__(self) -> None:
         """Checks what one block in the place of all layers asks for."""
-        if self.classifier_dropout is None:
-            # 它的 config.json 里没有“同其他层”这个写法：这里就定下来，存了再读还是同一个值
-            object.__setattr__(self, "classifier_dropout", self.hidden_dropout_prob)
         super().__post_init__()
         pruned = {tuple(sorted(heads)) for heads in self.pruned_heads.values()}
         if len(pruned) > 1 or (any(pruned) and len(self.pruned_heads) < self.num_hidden_layers):

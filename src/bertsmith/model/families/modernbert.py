@@ -37,6 +37,7 @@ from bertsmith.model.heads import (
     Reads,
     SequenceClassifier,
     TokenClassifier,
+    classifier_dropout,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +112,12 @@ class ModernBertConfig(ModelConfig):
             raise ConfigError(f"classifier_activation {self.classifier_activation!r} is unknown")
         if self.head_size % 2:
             raise ConfigError(f"heads of {self.head_size} dimensions cannot be turned in pairs; use an even number")
-        for name in ("local_attention", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"):
+        # 窗口的一半是到两边的距离：少于 2 就一个邻居也看不见
+        for name, least in (("local_attention", 2), ("global_attn_every_n_layers", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+        for name in ("global_rope_theta", "local_rope_theta"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive")
 
@@ -341,7 +347,7 @@ class ModernBertSpanHead(_Transformed, QASpanHead):
 
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__(config)
-        self.transform.dropout = Dropout(config.classifier_dropout or 0.0)
+        self.transform.dropout = classifier_dropout(config)
 
 
 PUBLISHED_NAMES = PublishedNames(
