@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -187,7 +188,7 @@ def test_device_reaches_the_command_and_its_processes_and_is_forgotten(tiny_mode
     seen = []
     monkeypatch.setattr(
         "bertsmith.inference.load_pipeline",
-        lambda *_, **__: seen.append((os.environ[DEVICE_VARIABLE], best_device().type)) or (lambda *_: [1.0]),
+        lambda *_, **__: seen.append((os.environ[DEVICE_VARIABLE], best_device().type)) or (lambda *_: np.ones(1)),
     )
     with pytest.raises(SystemExit):
         main(["predict", "--next-sentence", "a\tb", "--model", str(tiny_model), "--device", "cpu"])
