@@ -35,7 +35,7 @@ def test_what_was_pushed_loads_back_byte_for_byte(hub, token, published, run):
 def test_parts_of_a_model_that_are_no_longer_there_leave_the_repository(hub, token, published, run):
     parts = ("model-00001-of-00001.safetensors", "model.safetensors.index.json", "task.json", "modules.json")
     parts += ("2_Dense/config.json", "2_Dense/model.safetensors", "generator/config.json", "merges.txt", "spiece.model")
-    others = ("a.md", "LICENSE.txt", "onnx/config.json")
+    others = ("a.md", "LICENSE.txt", "eval_results.json", "onnx/config.json")
     hub.add("org/mine", dict.fromkeys((*parts, *others), b"{}"))
     run("push", published, "org/mine")
     repository = hub.model("org/mine")

@@ -18,7 +18,6 @@ from rich.console import Console
 from bertsmith.errors import RunFolderError
 from bertsmith.files import locked, read_json, write_json
 from bertsmith.finetune.datasets.tagged import TaggedWords
-from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.parts import majority
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation, Task
@@ -51,7 +50,7 @@ def check_baselines(task: Task[Any, Any], *parts: Sequence[Any] | None) -> None:
     if isinstance(task, ClassificationTask):
         for examples in parts:
             task.targets(examples or ())
-            columns_of(examples or (), task.paired)
+            task.columns(examples or ())
 
 
 def add_baselines(

@@ -23,7 +23,12 @@ _FILES = ("*.safetensors", "*.json", "*.txt")
 _FOLDERS = ("", "[1-9]_*/", "generator/")
 """The folder itself, the steps of sentence-transformers, and the generator of an ELECTRA."""
 _CARDS = ("README.md", "card.md")
-_TOKENIZER_FILES = (*TOKENIZER_FILES, "merges.txt")
+_OF_MODEL = (
+    *("*.safetensors", "*.safetensors.index.json", "*config*.json", "task.json", "modules.json"),
+    *(*TOKENIZER_FILES, "merges.txt", "special_tokens_map.json", "added_tokens.json"),
+    *(f"{folder}*" for folder in _FOLDERS if folder),
+)
+"""What of a repository would be read as a part of the model; a licence or somebody's results are not."""
 
 
 def push_model(
@@ -78,11 +83,9 @@ def push_model(
 
 
 def _is_of_model(path: str) -> bool:
-    """Whether a file of the repository would be read as a part of the model."""
-    if "/" in path:
-        return any(fnmatch(path, f"{folder}*") for folder in _FOLDERS if folder)
-    # 别的文本（如许可证）是人写的，不是模型的一部分
-    return path.endswith((".safetensors", ".json")) or path in _TOKENIZER_FILES
+    # 通配符也会跨过斜杠：文件夹里的，只认模型自己的那几个
+    own = _OF_MODEL if "/" not in path else [one for one in _OF_MODEL if "/" in one]
+    return any(fnmatch(path, pattern) for pattern in own)
 
 
 def _files_of(folder: Path) -> dict[str, Path]:

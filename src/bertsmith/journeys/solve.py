@@ -250,9 +250,9 @@ def _read(
         known = f"solve finds {', '.join(SHAPES)}; for {name}: bertsmith finetune {name}"
         raise ConfigError(known if name in all_tasks() else f"--task {name!r} is unknown; use {', '.join(SHAPES)}")
     reader = task_named(name).spec.reader
-    given_parts = {part: source for part, source in sources.items() if part != "train" or not read}
-    parts = {part: reader.read(source, reading, task=name, name=part) for part, source in given_parts.items()}
-    parts |= {"train": read} if read else {}
+    parts = {"train": read or reader.read(train, reading, task=name, name="train")}
+    held = {part: source for part, source in sources.items() if part not in parts}
+    parts |= {part: reader.read(source, reading, task=name, name=part) for part, source in held.items()}
     task = cast("AdditiveTask[Any, Any]", task_named(name).of(parts["train"], **given))
     if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
         raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
