@@ -22,7 +22,7 @@ def learn(
     quiz: Annotated[bool, typer.Option("--quiz", help="Ask the questions of the part, or of all.")] = False,
     exercises: Annotated[bool, typer.Option("--exercises", help="Ask the exercises of the part, or of all.")] = False,
     cards: Annotated[bool, typer.Option("--cards", help="Go through the flash cards that are due.")] = False,
-    contents: Annotated[bool, typer.Option("--list", help="List the parts and your progress.")] = False,
+    contents: Annotated[bool, typer.Option("--list", help="Give an overview, with your progress.")] = False,
     pictures: Annotated[
         Path | None, typer.Option(help="Write the pictures of the part, or of all, into this folder, as SVG.")
     ] = None,
@@ -93,7 +93,7 @@ def learn(
     elif lesson is None and model is not None:
         raise InputError("all parts are read; name one to compute: bertsmith learn 1 --model DIR")
     elif contents or lesson is None:
-        terminal.show_contents(console, deck, chosen)
+        terminal.show_overview(console, deck, chosen, pictures=exports.cache_folder())
     else:
         study = None if model is None else Study.load(model)
         terminal.show_lesson(console, lesson, study, chosen, pictures=exports.cache_folder())

@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith_school.lab.markup import notice, saved, table, written
+from bertsmith_school.lab.markup import details, notice, saved, table, written
 from bertsmith_school.lab.models import LabError, LabModel, received
 from bertsmith_school.lab.page_state import QUIET, PageState
 from bertsmith_school.learn import (
@@ -44,6 +44,9 @@ _GRADES: tuple[tuple[Answer, Text], ...] = (
     ("good", Text("good", "记得")),
     ("easy", Text("easy", "很容易")),
 )
+_QUESTIONS, _EXERCISES = Text("Questions", "问题"), Text("Exercises", "练习")
+_CODE, _CARDS = Text("In the code", "在代码里"), Text("Flash cards", "记忆卡片")
+
 _RESULTS_KEPT = 64
 
 Starts = Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -120,10 +123,26 @@ def _picture(found: Computation, language: Language) -> str:
     drawn = picture(found, language)
     if drawn is None:
         return ""
+    image = _image(drawn, found.title, "lesson-picture")
+    return saved(f"<div class='picture-frame'>{image}</div>", name=found.title, kind="PNG")
+
+
+def _image(drawn: str, title: str, style: str) -> str:
     # 作为图片嵌入：图有自己的深浅两套颜色，不受页面样式影响
     data = base64.b64encode(drawn.encode("utf-8")).decode("ascii")
-    image = f"<img class='lesson-picture' alt='{written(found.title)}' src='data:image/svg+xml;base64,{data}'>"
-    return saved(f"<div class='picture-frame'>{image}</div>", name=found.title, kind="PNG")
+    return f"<img class='{style}' alt='{written(title)}' src='data:image/svg+xml;base64,{data}'>"
+
+
+def overview(story: Sequence[Lesson], language: Language) -> str:
+    """Returns all parts on a page: the idea of each, the picture that shows it, and what the part computes."""
+    cards = []
+    for lesson in story:
+        found = computed(lesson.shown, language, None, {})
+        image = _image(picture(found, language) or "", found.title, "overview-picture")
+        titles = " · ".join(COMPUTATIONS[id].title(language) for id in lesson.computations)
+        head = f"<b>{lesson.number}  {written(lesson.title)}</b><br>{as_html(lesson.idea, written)}"
+        cards.append(f"<li><p>{head}</p>{image}<p class='lead'>{written(titles)}</p></li>")
+    return f"<ol class='overview'>{''.join(cards)}</ol>"
 
 
 def opened(state: PageState, model: LabModel, section: Section) -> str:
@@ -157,6 +176,9 @@ def build(state: PageState, progress: Path | None, tab: gr.Tab) -> None:
         "六个部分讲完 BERT 论文，第七部分讲它的各个家族，亲手算一遍。计算用的是上面所选的模型，输入都可以改。",
     )
     story = lessons(state.language)
+    gr.HTML(
+        details(state.say("Overview: all parts on one page", "总览：一页看完各部分"), overview(story, state.language))
+    )
     parts = [(f"{lesson.number}  {lesson.title}", lesson.id) for lesson in story]
     part = state.menu(parts, "Part", "部分", "learn-part", value=story[0].id)
     again = state.button("Compute with this model", "用这个模型计算", "learn-again", size="sm")
@@ -180,16 +202,17 @@ def lay_out(state: PageState, model: LabModel, lesson: Lesson, starts: Starts, a
     """Lays a part out: its sections, computed, its questions and exercises, and where its code is."""
     with gr.Column(elem_id=f"lesson-{lesson.id}"):
         place = state.place_for_notice()
+        gr.HTML(_contents(state, lesson))
         texts = []
         fields: Fields = {}
         for number, section in enumerate(lesson.sections, 1):
             text, inputs = _section(state, model, section, f"{lesson.id}-{number}", starts[model.name])
             texts.append(text)
             fields |= inputs
-        gr.HTML(f"<h3>{state.say('Questions', '问题')}</h3>")
+        gr.HTML(f"<h3 id='questions'>{state.say(_QUESTIONS)}</h3>")
         for question in lesson.questions:
             _question(state, question)
-        gr.HTML(f"<h3>{state.say('Exercises', '练习')}</h3>")
+        gr.HTML(f"<h3 id='exercises'>{state.say(_EXERCISES)}</h3>")
         for exercise in lesson.exercises:
             _exercise(state, exercise)
         gr.HTML(_links(state, lesson))
@@ -204,6 +227,27 @@ def lay_out(state: PageState, model: LabModel, lesson: Lesson, starts: Starts, a
     state.answer([state.chosen.change], renew, list(fields.values()), place, list(fields.values()))
 
 
+def _contents(state: PageState, lesson: Lesson) -> str:
+    """Returns the table of contents of a part: a link to each section, and to what follows the sections."""
+    entries = [
+        (f"section-{lesson.id}-{number}", _heading(section, state.language))
+        for number, section in enumerate(lesson.sections, 1)
+    ]
+    after = {"questions": _QUESTIONS, "exercises": _EXERCISES, "in-the-code": _CODE, "cards": _CARDS}
+    entries += [(place, state.say(title)) for place, title in after.items()]
+    rows = "".join(f"<li><a href='#{place}'>{as_html(title, written)}</a></li>" for place, title in entries)
+    name = state.say("Contents of this part", "本部分目录")
+    return f"<nav class='contents' aria-label='{name}'><b>{name}</b><ol>{rows}</ol></nav>"
+
+
+def _heading(section: Section, language: Language) -> str:
+    """Returns what a section is about: the title of its computation, or its first sentence."""
+    if section.computation is not None:
+        return COMPUTATIONS[section.computation].title(language)
+    sentence = re.match(r".+?(?=[。：]|[.:](?:\s|$))", section.fill(), re.DOTALL)
+    return sentence[0] if sentence else section.fill()
+
+
 def starts_of(model: LabModel) -> dict[str, dict[str, str]]:
     """Returns what fields begin with for a model, by computation and input: sentences that its vocabulary covers."""
     return {id: recipe.sentences(model.tokenizer) for id, recipe in COMPUTATIONS.items() if recipe.needs_study}
@@ -213,7 +257,7 @@ def _section(
     state: PageState, model: LabModel, section: Section, name: str, starts: Mapping[str, Mapping[str, str]]
 ) -> tuple[gr.HTML, Fields]:
     """Lays a section out: its text, and below it what can be changed about its computation."""
-    text = gr.HTML(opened(state, model, section))
+    text = gr.HTML(opened(state, model, section), elem_id=f"section-{name}")
     id = section.computation
     if id is None or not COMPUTATIONS[id].inputs:
         return text, {}
@@ -283,12 +327,12 @@ def _links(state: PageState, lesson: Lesson) -> str:
         f"<li>{written(link.about)}: <code>{written(link.name)}</code>, {written(link.file)}</li>"
         for link in lesson.code_links
     )
-    return f"<h3>{state.say('In the code', '在代码里')}</h3><ul class='code-links'>{rows}</ul>"
+    return f"<h3 id='in-the-code'>{state.say(_CODE)}</h3><ul class='code-links'>{rows}</ul>"
 
 
 def _cards(state: PageState, story: Sequence[Lesson], part: gr.Dropdown, progress: Path | None) -> None:
     """Lays the flash cards out: the front, then the back, then how well it went."""
-    gr.HTML(f"<h3>{state.say('Flash cards', '记忆卡片')}</h3>")
+    gr.HTML(f"<h3 id='cards'>{state.say(_CARDS)}</h3>")
     place = state.place_for_notice()
     face = gr.HTML(elem_id="card")
     with gr.Row(elem_classes="buttons"):

@@ -14,7 +14,7 @@ Everything returns data; the terminal (`terminal`) and the browser render the sa
 
 from bertsmith_school.learn.computations import COMPUTATIONS, compute, picture
 from bertsmith_school.learn.deck import ANSWERS, Deck, Review, default_path
-from bertsmith_school.learn.equations import check_equation
+from bertsmith_school.learn.equation_checks import check_equation
 from bertsmith_school.learn.facts import check_answer
 from bertsmith_school.learn.lesson import (
     LANGUAGES,

@@ -20,7 +20,7 @@ from fsrs import Card as Memory
 from fsrs import Rating, Scheduler, State
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import held, write_text
+from bertsmith.files import held, parse_json, write_text
 from bertsmith_school.learn.lesson import Card, Language
 from bertsmith_school.learn.story import lessons
 
@@ -133,14 +133,7 @@ class Deck:
 
     def _read(self) -> dict[str, Any]:
         try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {"format": FORMAT, "cards": {}, "lessons": {}}
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8"
-            raise InputError(f"{self.path}: cannot be read as progress ({reason}); name another --progress") from None
-        try:
-            kept: dict[str, Any] = json.loads(text)
+            kept: dict[str, Any] = parse_json(self.path)
             version = kept["format"]
             if version != FORMAT:
                 raise InputError(f"{self.path}: format {version!r} is of another version; name another --progress")
@@ -148,7 +141,12 @@ class Deck:
                 _check_review(values)
             for values in kept["lessons"].values():
                 _check_lesson(values)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except FileNotFoundError:
+            return {"format": FORMAT, "cards": {}, "lessons": {}}
+        except OSError as error:
+            reason = error.strerror
+            raise InputError(f"{self.path}: cannot be read as progress ({reason}); name another --progress") from None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             # 绝不覆盖看不懂的文件：里面可能是读者几个月的进度
             raise InputError(
                 f"{self.path}: damaged ({_short(error)}); it is left as it is: repair it, move it away, or name another"

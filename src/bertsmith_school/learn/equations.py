@@ -1,7 +1,8 @@
 """The equations of the lessons in PyTorch, about ten lines each: to be read beside the numbers, and written oneself.
 
-Nothing else uses them; `check_equation` compares one, or what a reader wrote in its place, with the code that trains.
-Letters: S tokens, H hidden size, A heads of width D = H/A, V pieces.
+Nothing else uses them; `equation_checks` compares them with the code that trains. An equation may use those that stand
+above it in its own part, as a cell of a notebook does. Letters: S tokens, H hidden size, A heads of width D = H/A, V
+pieces, K labels, N sequences.
 """
 
 from __future__ import annotations
@@ -11,21 +12,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
-from bertsmith.batch import RaggedBatch
-from bertsmith.data.stream.masking import MaskingSettings, mask_tokens
-from bertsmith.errors import InputError
-from bertsmith.objectives import MaskedLMLoss, NSPLoss
-from bertsmith.seeding import generator
-from bertsmith_school.learn.study import Study
+IMPORTS = """import math
+from collections.abc import Callable
 
-IMPORTS = "import math\n\nimport torch\nfrom torch import Tensor\nfrom torch.nn.functional import gelu, layer_norm\n"
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm
+"""
 """What the functions below need, for a notebook."""
-CLOSE = 1e-4
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, may_read: Tensor) -> Tensor:
@@ -33,6 +31,20 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, may_read: Tensor
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     scores = scores.masked_fill(may_read == 0, -torch.inf)
     return scores.softmax(dim=-1) @ value
+
+
+def word_pieces(word: str, ids: dict[str, int]) -> Tensor:
+    """The ids of a word's pieces: from the left, always the longest that fits; `##` marks what continues a word."""
+    found, start = [], 0
+    while start < len(word):
+        mark, end = "##" if start else "", len(word)
+        while end > start and mark + word[start:end] not in ids:
+            end -= 1
+        if end == start:
+            return torch.tensor([ids["[UNK]"]])
+        found.append(ids[mark + word[start:end]])
+        start = end
+    return torch.tensor(found)
 
 
 def embeddings(ids: Tensor, segments: Tensor, w: dict[str, Tensor]) -> Tensor:
@@ -71,6 +83,16 @@ def block(x: Tensor, w: dict[str, Tensor], heads: int) -> Tensor:
     return norm(x + inner @ w["output.weight"].T + w["output.bias"], "output_norm")
 
 
+def parameter_count(v: int, p: int, h: int, i: int, layers: int) -> Tensor:
+    """Parameters of a BERT without heads, from its sizes: V, P places, H, and I, the inner width of a block."""
+    norm = 2 * h
+    embedding = (v + p + 2) * h + norm
+    attention = 4 * (h * h + h)
+    feed_forward = (h * i + i) + (i * h + h)
+    pooler = h * h + h
+    return torch.tensor(embedding + layers * (attention + norm + feed_forward + norm) + pooler)
+
+
 def hide_pieces(ids: Tensor, special: Tensor, mask_id: int, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Chooses 15 % of the pieces; 80 % of these become [MASK], 10 % another piece, 10 % stay. Returns labels, too."""
     chosen = (torch.rand(len(ids)) < 0.15) & ~special
@@ -93,108 +115,157 @@ def next_sentence_loss(c: Tensor, w: dict[str, Tensor], follows: bool) -> Tensor
     return -log_p[0 if follows else 1]
 
 
+def pretraining_loss(logits: Tensor, labels: Tensor, c: Tensor, w: dict[str, Tensor], follows: bool) -> Tensor:
+    """What pre-training makes smaller (appendix A.2): the sum of the two losses above."""
+    return masked_lm_loss(logits, labels) + next_sentence_loss(c, w, follows)
+
+
+def adam(weights: Tensor, gradients: list[Tensor], rate: float, decay: float) -> Tensor:
+    """The weights after a step of Adam with each gradient, and with decoupled weight decay (appendix A.2)."""
+    mean, square = torch.zeros_like(weights), torch.zeros_like(weights)
+    for step, gradient in enumerate(gradients, 1):
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        direction = mean / (1 - 0.9**step)
+        spread = (square / (1 - 0.999**step)).sqrt()
+        weights = weights - rate * decay * weights - rate * direction / (spread + 1e-6)
+    return weights
+
+
+def classifier_loss(cls: Tensor, w: dict[str, Tensor], label: int) -> Tensor:
+    """-log p of the true class from the state of [CLS], [H]; the classifier [K, H] and its bias are all that is new."""
+    c = (w["pooler.weight"] @ cls + w["pooler.bias"]).tanh()
+    logits = w["classifier.weight"] @ c + w["classifier.bias"]
+    return -logits.log_softmax(dim=-1)[label]
+
+
+def tagging_loss(states: Tensor, w: dict[str, Tensor], labels: Tensor) -> Tensor:
+    """Mean of -log p(true tag) over words: states [S, H]; labels [S] at first pieces, -100 at all other tokens."""
+    first = labels != -100
+    logits = states[first] @ w["weight"].T + w["bias"]
+    return -logits.log_softmax(dim=-1).gather(1, labels[first, None]).mean()
+
+
+def best_span(states: Tensor, w: dict[str, Tensor]) -> Tensor:
+    """Start, end and score of the best span in states [S, H], and the score of no answer, the span at [CLS]."""
+    start, end = (states @ w["weight"].T + w["bias"]).T
+    scores = start[:, None] + end
+    allowed = torch.ones_like(scores).triu()
+    allowed[0] = 0
+    scores = scores.masked_fill(allowed == 0, -torch.inf)
+    i, j = divmod(int(scores.argmax()), len(end))
+    return torch.tensor([i, j, float(scores[i, j]), float(start[0] + end[0])])
+
+
+def choice_loss(c: Tensor, w: dict[str, Tensor], right: int) -> Tensor:
+    """-log p of the right ending: c [N, H] holds the pooled state of each ending's own sequence."""
+    scores = (c @ w["weight"].T + w["bias"]).squeeze(-1)
+    return -scores.log_softmax(dim=0)[right]
+
+
+def learning_rate(step: Tensor, peak: float, warmup: int, total: int) -> Tensor:
+    """The rate at steps counted from 0: up in a straight line to the peak, then down in a straight line to 0."""
+    rising = peak * (step + 1) / warmup
+    falling = peak * (total - step) / (total - warmup)
+    return torch.where(step < warmup, rising, falling)
+
+
+def cross_entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
+    """Gradient of the mean of -log p(true piece) by the logits [N, V]: p, less one at the truth, over N."""
+    gradient = logits.softmax(dim=-1)
+    gradient[torch.arange(len(labels)), labels] -= 1
+    return gradient / len(labels)
+
+
+def attention_by_products(x: Tensor, asks: Tensor, tells: Tensor, size: int) -> Tensor:
+    """A head without biases on [S, H]: asks = W_Q W_Kᵀ and tells = W_V W_O, both [H, H], say all about it."""
+    scores = x @ asks @ x.T / math.sqrt(size)
+    return scores.softmax(dim=-1) @ x @ tells
+
+
+def soft_target_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """How far a student's logits [N, V] are from its teacher's: T² · KL(teacher ‖ student) at a temperature T."""
+    own = (student / temperature).log_softmax(dim=-1)
+    other = (teacher / temperature).log_softmax(dim=-1)
+    return temperature**2 * (other.exp() * (other - own)).sum(dim=-1).mean()
+
+
+def albert(ids: Tensor, w: dict[str, Tensor], block: Callable[[Tensor], Tensor], layers: int) -> Tensor:
+    """The states [S, H] of an ALBERT: rows of E numbers, a matrix from E to H, and one block, run again and again."""
+    total = w["word.weight"][ids] + w["token_type.weight"][0] + w["position.weight"][: len(ids)]
+    narrow = layer_norm(total, total.shape[-1:], w["norm.weight"], w["norm.bias"], eps=1e-12)
+    x = narrow @ w["projection.weight"].T + w["projection.bias"]
+    for _ in range(layers):
+        x = block(x)
+    return x
+
+
+def replaced_token_loss(logits: Tensor, written: Tensor, read: Tensor) -> Tensor:
+    """Mean of -log p(replaced, or original) over all S tokens; a logit above 0 says that the token was replaced."""
+    replaced = written != read
+    p = logits.sigmoid()
+    return -torch.where(replaced, p, 1 - p).log().mean()
+
+
+def pre_norm_block(x: Tensor, w: dict[str, Tensor], attend: Callable[[Tensor], Tensor]) -> Tensor:
+    """ModernBERT's block on [S, H], around its attention: norms before the sub-layers, a GeGLU, no biases."""
+
+    def norm(states: Tensor, name: str) -> Tensor:
+        return layer_norm(states, states.shape[-1:], w[f"{name}.weight"], eps=1e-5)
+
+    x = x + attend(norm(x, "attention_norm"))
+    inner, gate = (norm(x, "output_norm") @ w["intermediate.weight"].T).chunk(2, dim=-1)
+    return x + (gelu(inner) * gate) @ w["output.weight"].T
+
+
+def turned(x: Tensor, base: float) -> Tensor:
+    """Queries or keys [S, D], turned by their places: the pair (i, i + D/2) by base^(-2i/D) radians a place."""
+    size = x.shape[-1]
+    speed = base ** (-torch.arange(0, size, 2) / size)
+    angle = torch.arange(len(x))[:, None] * speed
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat([left * angle.cos() - right * angle.sin(), right * angle.cos() + left * angle.sin()], dim=-1)
+
+
+def windowed_attention(query: Tensor, key: Tensor, value: Tensor, window: int) -> Tensor:
+    """Attention on [..., S, D] in which a token reads itself and so many tokens on either side."""
+    places = torch.arange(query.shape[-2])
+    far = (places[:, None] - places).abs() > window
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    return scores.masked_fill(far, -torch.inf).softmax(dim=-1) @ value
+
+
 Equation = Callable[..., Any]
 EQUATIONS: Mapping[str, Equation] = {
     "both_sides": masked_attention,
+    "pieces_of_a_word": word_pieces,
     "input_sum": embeddings,
     "two_tokens": attention,
     "two_heads": multi_head_attention,
     "first_block": block,
+    "parameters": parameter_count,
     "masking": hide_pieces,
     "mlm_loss": masked_lm_loss,
     "nsp_loss": next_sentence_loss,
+    "one_example": pretraining_loss,
+    "learning_curve": adam,
+    "head_sizes": classifier_loss,
+    "tag_words": tagging_loss,
+    "answer_span": best_span,
+    "choose_ending": choice_loss,
+    "schedule": learning_rate,
+    "gradient_check": cross_entropy_gradient,
+    "recovered_attention": attention_by_products,
+    "distilbert_layers": soft_target_loss,
+    "albert_sharing": albert,
+    "electra_replaced": replaced_token_loss,
+    "modernbert_block": pre_norm_block,
+    "rotary_shift": turned,
+    "local_window": windowed_attention,
 }
-"""Name of a computation → its equation."""
+"""Name of a computation → its equation, in the order of the story."""
 
 
 def source_of(function: Equation) -> str:
     """Returns the lines of an equation."""
     return inspect.getsource(function).rstrip()
-
-
-@torch.no_grad()
-def check_equation(id: str, function: Equation) -> float:
-    """Compares an equation with bertsmith's own code on the village model, and returns the largest difference.
-
-    Args:
-        id: name of the computation that it stands beside.
-        function: takes and returns what the one in `EQUATIONS` does; of `masking`, which draws, shares are compared.
-
-    Raises:
-        InputError: there is no such equation, or the results differ.
-    """
-    if id not in EQUATIONS:
-        raise InputError(f"there is no equation {id[:40]!r}; there are {', '.join(EQUATIONS)}")
-    arguments, expected = _case(id)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        found = function(*arguments)
-    wanted, parts = 2 if id == "masking" else 1, found if isinstance(found, tuple) else (found,)
-    if len(parts) != wanted or not all(isinstance(part, Tensor) for part in parts):
-        raise InputError(f"{id}: returns {type(found).__name__}; give {wanted} tensor{'s' if wanted > 1 else ''}")
-    limit = CLOSE
-    if id == "masking":
-        # 抽签的结果各不相同：比各种命运的份额，不比每一个词片
-        found, limit = _fates(arguments[2], *found), 0.02
-    if found.shape != expected.shape:
-        raise InputError(f"{id}: the result has the shape {list(found.shape)}, bertsmith's {list(expected.shape)}")
-    difference = float((found - expected).abs().max())
-    if not difference <= limit:
-        raise InputError(f"{id}: differs from bertsmith's by up to {difference:.2g}")
-    return difference
-
-
-def _case(id: str) -> tuple[tuple[Any, ...], Tensor]:
-    """Returns arguments for an equation, and what bertsmith makes of them."""
-    if id == "masking":
-        return _masking_case()
-    study = Study.village()
-    model, heads = study.model, study.model.config.num_attention_heads
-    embedding: Any = model.backbone.embedding
-    first: Any = model.backbone.encoder.blocks[0]
-    ids, segments = study.encode("the man reads the book", "the woman eats bread")
-    batch = RaggedBatch.from_sequences([ids], [segments])
-    x, output = embedding(batch), model.backbone(batch)
-    qkv = first.attention.qkv(x).view(len(x), 3, heads, -1).permute(1, 2, 0, 3)
-    left, place = torch.ones(len(x), len(x)).tril(), torch.arange(len(x))
-    logits = model.masked_lm(output.hidden_states, embedding.word.weight)
-    labels = torch.where(place % 4 == 2, torch.tensor(ids), -100)
-    cases: dict[str, tuple[tuple[Any, ...], Tensor]] = {
-        "both_sides": ((*qkv, left), first.attention.attend(*qkv[:, None], left == 0)[0]),
-        "input_sum": ((torch.tensor(ids), torch.tensor(segments), embedding.state_dict()), x),
-        "two_tokens": (tuple(qkv), first.attention.attend(*qkv[:, None], None)[0]),
-        "two_heads": ((x, first.attention.state_dict(), heads), first.attention(x, batch).states),
-        "first_block": ((x, first.state_dict(), heads), first(x, batch).states),
-        "mlm_loss": ((logits, labels), MaskedLMLoss()(logits, labels).loss),
-        "nsp_loss": (
-            (output.pooled[0], model.next_sentence.linear.state_dict(), True),
-            NSPLoss()(model.next_sentence(output.pooled), torch.tensor([0])).loss,
-        ),
-    }
-    return cases[id]
-
-
-def _masking_case() -> tuple[tuple[Any, ...], Tensor]:
-    """Returns a long text of drawn pieces, and the shares of the fates that bertsmith gives to its pieces."""
-    count, vocab_size, mask_id = 50_000, 1000, 4
-    ids = generator(0, "learn/equations").integers(10, vocab_size, count)
-    made = mask_tokens(
-        ids,
-        np.array([count]),
-        special_ids=np.arange(10),
-        mask_token_id=mask_id,
-        vocab_size=vocab_size,
-        settings=MaskingSettings(max_predictions_per_seq=0),
-        rng=generator(0, "learn/equations/masking"),
-    )
-    labels = np.full(count, -100)
-    labels[made.positions] = made.labels
-    text, hidden, true = (torch.from_numpy(each) for each in (ids, made.input_ids, labels))
-    return (text, torch.zeros(count, dtype=torch.bool), mask_id, vocab_size), _fates(mask_id, hidden, true)
-
-
-def _fates(mask_id: int, hidden: Tensor, labels: Tensor) -> Tensor:
-    """Returns the shares of pieces that are chosen, and of these that became [MASK], or stayed."""
-    chosen = labels != -100
-    fates = (chosen, hidden[chosen] == mask_id, hidden[chosen] == labels[chosen])
-    return torch.stack([each.float().mean() for each in fates])

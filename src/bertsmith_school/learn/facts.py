@@ -22,6 +22,7 @@ from bertsmith.tinyworld import MADE, trained_model
 from bertsmith.train.optimizer import learning_rate_at
 from bertsmith_school.learn.computations import experiments, pretraining
 from bertsmith_school.learn.lesson import Exercise, Grade
+from bertsmith_school.learn.minibert import simple_sentences
 
 
 def _reads(*, from_the_left: bool) -> SimpleNamespace:
@@ -54,6 +55,14 @@ def _masked() -> SimpleNamespace:
 def _loss() -> SimpleNamespace:
     probability = 0.25
     return SimpleNamespace(probability=probability, answer=-math.log(probability))
+
+
+def _minibert() -> SimpleNamespace:
+    lengths, rate = [len(sentence.split()) for sentence in simple_sentences()], MaskingSettings().rate
+    hidden = sum(max(1, round(rate * length)) for length in lengths)
+    longest, steps = max(lengths), experiments.STEPS
+    given = {"sentences": len(lengths), "longest": longest, "exact": rate * longest, "steps": steps}
+    return SimpleNamespace(**given, answer=hidden * steps)
 
 
 def _classifier() -> SimpleNamespace:
@@ -116,6 +125,7 @@ GIVEN: dict[str, Callable[[], SimpleNamespace]] = {
     "architecture/softmax": _softmax,
     "pre-training/masked": _masked,
     "pre-training/loss": _loss,
+    "pre-training/minibert": _minibert,
     "fine-tuning/classifier": _classifier,
     "fine-tuning/span": _span,
     "experiments/errors": _errors,

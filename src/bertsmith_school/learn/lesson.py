@@ -2,20 +2,24 @@
 
 Texts are templates in two languages: `{facts.…}` and `{c.…}` are filled from the code and the section's computation, so
 that a text cannot say what the code does not. Terminal and browser render the same objects; nothing here prints.
+`Words` are labels, notes and names for what the computations found: `parts/computations.LANGUAGE.yaml`.
 """
 
 from __future__ import annotations
 
+import functools
 import html
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
@@ -209,11 +213,19 @@ class CodeLink:
 
 @dataclass(frozen=True)
 class Lesson:
-    """One part of the story, in one language, with its number from 1."""
+    """One part of the story, in one language.
+
+    Attributes:
+        number: counted from 1.
+        idea: the part in one sentence.
+        shown: the computation whose picture shows the idea.
+    """
 
     id: str
     number: int
     title: str
+    idea: str
+    shown: str
     sections: tuple[Section, ...]
     questions: tuple[Question, ...]
     exercises: tuple[Exercise, ...]
@@ -291,3 +303,58 @@ def _as_array(name: str, value: Any, *, axes: int) -> NDArray[np.float64]:
         shape = "a list of numbers" if axes == 1 else "rows of numbers"
         raise InputError(f"{name} must be {shape}, at most 16 each way, all finite")
     return array
+
+
+@functools.cache
+def read_yaml(name: str) -> dict[str, Any]:
+    """Returns a file of `parts/`."""
+    text = (resources.files("bertsmith_school.learn") / "parts" / name).read_text(encoding="utf-8")
+    # C 写的读取器快十倍；没有它的机器上用 Python 写的
+    found: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of one computation."""
+
+    language: Language
+    texts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, id: str, language: Language) -> Words:
+        """Returns those of a computation, together with those that all share."""
+        texts = read_yaml(f"computations.{language}.yaml")
+        inputs = texts["common"]["inputs"] | texts[id].get("inputs", {})
+        return cls(language, {"picture": {}, "starts": {}, **texts["common"], **texts[id], "inputs": inputs})
+
+    def __getitem__(self, name: str) -> str:
+        text: str = self.texts[name]
+        return text
+
+    def split(self, name: str) -> list[str]:
+        """Returns the parts of a text that are written with | between."""
+        return self[name].split("|")
+
+    def named(self, name: str, rows: Iterable[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
+        """Heads rows with their names, the parts of a text."""
+        return [(part, *row) for part, row in zip(self.split(name), rows, strict=True)]
+
+    def steps(self, found: Sequence[Step | Value], results: Mapping[str, Any]) -> Iterator[Step]:
+        """Yields the values found as steps in the words of the file; a value may be a `Step`, or have its own label."""
+        templates = iter(self.texts["steps"])
+        for each in found:
+            step = each if isinstance(each, Step) else Step("", each)
+            if not step.label:
+                template = next(templates)
+                words = {"label": template} if isinstance(template, str) else template
+                words = {name: [part.format(**results) for part in text.split("|")] for name, text in words.items()}
+                said: dict[str, Any] = {
+                    name: tuple(parts) if name in ("rows", "columns") else parts[0] for name, parts in words.items()
+                }
+                step = replace(step, **said)
+            yield step
+
+    def picture(self, results: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the words of a picture, filled."""
+        return {name: text.format(**results) for name, text in self.texts["picture"].items()}

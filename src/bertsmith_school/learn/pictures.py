@@ -86,6 +86,11 @@ class Drawing:
         end = " marker-end='url(#head)'" if head else ""
         self._parts.append(f"<path d='M{path}' class='line'{end}/>")
 
+    def curve(self, *points: tuple[float, float], kind: str = "blue", dashed: bool = False) -> None:
+        """Draws a line through points in the colour of a kind."""
+        path, dash = " L".join(f"{x:g} {y:g}" for x, y in points), ";stroke-dasharray:6 4" if dashed else ""
+        self._parts.append(f"<path d='M{path}' class='{kind}' style='fill:none;stroke-width:2{dash}'/>")
+
     def matrix(
         self,
         x: float,

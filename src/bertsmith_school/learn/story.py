@@ -3,6 +3,7 @@
 A part is a pair of files, `parts/NUMBER-ID.en.md` and `.zh.md`, of one form:
 
     # title
+    > the part in one sentence | the computation whose picture shows it
     paragraphs, then a block ```compute with a computation's name, or ---, ends a section; any number of sections
     ## Questions    ### prompt, choices as - [ ] (the right one - [x]), explanation
     ## Exercises    ### key | prompt, then how the answer comes about; the answer is in `facts`, under the key
@@ -79,7 +80,7 @@ def find_lesson(name: str, language: Language = "en") -> Lesson:
 
 def read_part(file: PartFile, language: Language) -> Lesson:
     """Reads one part."""
-    title, body, questions, exercises, cards, links = _divided(file, language)
+    title, idea, shown, body, questions, exercises, cards, links = _divided(file, language)
     known = facts()
 
     def fill(text: str) -> str:
@@ -89,6 +90,8 @@ def read_part(file: PartFile, language: Language) -> Lesson:
         id=file.id,
         number=file.number,
         title=title,
+        idea=idea,
+        shown=shown,
         sections=_sections(body, known),
         questions=tuple(
             _question(file, f"{file.id}/{place}", heading, text, fill)
@@ -101,12 +104,12 @@ def read_part(file: PartFile, language: Language) -> Lesson:
 
 
 def _divided(file: PartFile, language: Language) -> list[str]:
-    """Returns title, sections, questions, exercises, cards and links as texts."""
+    """Returns title, idea, the computation that shows it, sections, questions, exercises, cards and links as texts."""
     headings = "".join(rf"\n## {heading}\n(.+)" for heading in HEADINGS[language])
-    match = re.fullmatch(rf"# (.+?)\n(.+?){headings}", file.text, re.DOTALL)
+    match = re.fullmatch(rf"# (.+?)\n\n> (.+?) \| (\w+)\n(.+?){headings}", file.text, re.DOTALL)
     if match is None:
         wanted = ", ".join(f"## {heading}" for heading in HEADINGS[language])
-        raise InputError(f"{file.name}: must be a title, sections, and {wanted}, in this order")
+        raise InputError(f"{file.name}: must be a title, > IDEA | COMPUTATION, sections, and {wanted}, in this order")
     return [text.strip() for text in match.groups()]
 
 

@@ -150,15 +150,21 @@ def show_links(console: Console, lesson: Lesson, language: Language) -> None:
     console.print(RichText(f"{what}{colon}{commands}"), soft_wrap=True)
 
 
-def show_contents(console: Console, deck: Deck, language: Language) -> None:
-    """Prints the parts with the reader's progress."""
-    names = Text("|part|id|read|quiz|cards due", "|部分|名称|已读|测验|待复习")(language).split("|")
-    table = Table(*names, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+def show_overview(console: Console, deck: Deck, language: Language, *, pictures: Path) -> None:
+    """Prints an overview: of each part its progress, its idea, what it computes, and where its picture is."""
+    done = Text("read|quiz|cards due", "已读|测验|待复习卡片")(language).split("|")
     for lesson in lessons(language):
         read, quiz = deck.lesson_progress(lesson.id)
-        result, due = f"{quiz[0]}/{quiz[1]}" if quiz else "", f"{len(deck.due(lesson=lesson.id))}/{len(lesson.cards)}"
-        table.add_row(str(lesson.number), lesson.title, lesson.id, "✓" if read else "", result, due)
-    console.print(table)
+        due = f"{len(deck.due(lesson=lesson.id))}/{len(lesson.cards)}"
+        marks = [f"✓ {done[0]}"] * read + ([f"{done[1]} {quiz[0]}/{quiz[1]}"] if quiz else []) + [f"{done[2]} {due}"]
+        console.print()
+        head = RichText.assemble((f"{lesson.number}  {lesson.title}", "bold"), (f"  {lesson.id}", "green"))
+        console.print(head + RichText(f"  {' · '.join(marks)}", style="dim"), soft_wrap=True)
+        _print_indented(console, lesson.idea, indent=2)
+        titles = " · ".join(COMPUTATIONS[id].title(language) for id in lesson.computations)
+        _print_indented(console, titles, indent=2, style="dim")
+        # 总览只算每部分的一幅图：都是不用训练的计算，很快
+        show_picture(console, lesson, compute(lesson.shown, language=language), language, pictures)
 
 
 def run_quiz(console: Console, story: Iterable[Lesson], deck: Deck, language: Language, *, interactive: bool) -> None:

@@ -158,7 +158,8 @@ def test_exercises_at_a_terminal(type_in):
 def test_a_lesson_leaves_its_pictures_and_says_where(run, tmp_path):
     shown = run("3", "--language", "zh").replace("\n", "")
     saved = sorted((tmp_path / "cache/bertsmith/pictures").iterdir())
-    assert [path.name for path in saved] == ["3-pre-training-masking.zh.svg", "3-pre-training-one_example.zh.svg"]
+    drawn = ("learning_curve", "masking", "one_example")
+    assert [path.name for path in saved] == [f"3-pre-training-{id}.zh.svg" for id in drawn]
     assert all(str(path) in shown for path in saved)
 
 
@@ -226,7 +227,7 @@ def test_a_real_terminal(home):
         (["1", "--quiz", "--model", "x"], "leave it out here"),
         (["1", "--model", "no-such-folder"], "no-such-folder"),
         (["1", "--language", "fr"], "fr"),
-        (["1", "--progress", "/"], "cannot be read as progress"),
+        (["1", "--progress", "/"], "it is no plain file"),
         (["\udcff"], "there is no part"),
     ],
 )

@@ -170,7 +170,7 @@ def test_damage_while_the_deck_is_open_loses_nothing(deck):
 
 
 def test_a_folder_in_the_place_of_the_file(tmp_path):
-    with pytest.raises(InputError, match="cannot be read as progress"):
+    with pytest.raises(InputError, match="no plain file"):
         Deck(tmp_path)
 
 

@@ -10,6 +10,7 @@ from bertsmith_school.learn import check_answer, find_lesson, lessons
 from bertsmith_school.learn.equations import EQUATIONS
 from bertsmith_school.learn.exports import write_anki, write_notebooks
 from bertsmith_school.learn.facts import GIVEN
+from bertsmith_school.learn.minibert import simple_sentences
 
 nbformat = pytest.importorskip("nbformat")
 
@@ -99,6 +100,8 @@ def test_the_answers_by_hand():
     assert answers["architecture/block"] == 4 * (256**2 + 256) + 2 * 256 * 1024 + 1024 + 256 + 4 * 256
     assert answers["architecture/softmax"] == pytest.approx(1 / (1 + 2.718281828**-2), abs=1e-6)
     assert (answers["pre-training/masked"], answers["fine-tuning/span"]) == (240, 1 + 6 + 1)
+    # no sentence is longer than 5 words, and 15 % of 5 is 0.75: one word each, in 80 steps
+    assert answers["pre-training/minibert"] == 80 * len(simple_sentences())
     (shown,) = (one.prompt for lesson in lessons() for one in lesson.exercises if one.id == "fine-tuning/span")
     starts, ends = ([float(number) for number in found.split(", ")] for found in re.findall(r"(?:\d+, )+\d+", shown))
     sums = sorted((start + ends[j] for i, start in enumerate(starts) for j in range(i, len(ends))), reverse=True)

@@ -7,8 +7,8 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith_school.learn import COMPUTATIONS, LANGUAGES, compute, environment_language, find_lesson, grade, lessons
+from bertsmith_school.learn.lesson import read_yaml
 from bertsmith_school.learn.story import PartFile, part_files, read_part
-from bertsmith_school.learn.words import read_yaml
 
 ROOT = Path(__file__).parents[3]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -31,8 +31,21 @@ def test_there_are_seven_parts_with_all_that_belongs_to_them():
         assert lesson.computations
         assert 3 <= len(lesson.questions) <= 4
         assert 4 <= len(lesson.cards) <= 6
-        assert len(lesson.exercises) == 2
+        assert 2 <= len(lesson.exercises) <= 3
         assert lesson.code_links
+
+
+DRAWN_THROUGHOUT = {"why", "experiments", "details", "families"}
+"""Parts in which every section has a picture."""
+
+
+def test_every_part_has_an_idea_with_a_picture_and_these_parts_one_for_every_idea():
+    for lesson in lessons():
+        drawn = {id for id in lesson.computations if COMPUTATIONS[id].draw}
+        assert lesson.shown in drawn
+        assert 40 < len(lesson.idea) < 200
+        if lesson.id in DRAWN_THROUGHOUT:
+            assert [section.computation in drawn for section in lesson.sections] == [True] * len(lesson.sections)
 
 
 def test_every_computation_is_in_a_lesson():
@@ -78,6 +91,8 @@ def test_both_languages_have_the_same_structure(files):
 
 GOOD = """# Title
 
+> The idea. | masking
+
 One.
 
 ```compute
@@ -116,6 +131,7 @@ Back.
 def test_a_part_in_its_form():
     lesson = read_part(PartFile("7-why.en.md", GOOD), "en")
     assert (lesson.id, lesson.number, lesson.title) == ("why", 7, "Title")
+    assert (lesson.idea, lesson.shown) == ("The idea.", "masking")
     assert [(s.template, s.computation) for s in lesson.sections] == [("One.", "masking"), ("Two.", None)]
     assert lesson.questions[0].answer == 1
     assert lesson.cards[0].id == "why/one"
@@ -124,8 +140,9 @@ def test_a_part_in_its_form():
 @pytest.mark.parametrize(
     ("there", "instead", "message"),
     [
-        ("## Cards\n", "## Others\n", "must be a title, sections, and ## Questions, ## Exercises, ## Cards, ## Code"),
+        ("## Cards\n", "## Others\n", "must be a title, .*, and ## Questions, ## Exercises, ## Cards, ## Code"),
         ("# Title\n", "Title\n", "must be a title"),
+        ("> The idea. | masking\n", "", "must be a title, > IDEA \\| COMPUTATION"),
         ("- [x] That", "- [ ] That", "question 'Which\\?' must have choices"),
         ("- [ ] This", "- [x] This", "question 'Which\\?' must have choices"),
         ("Because.", "", "an explanation"),
@@ -170,9 +187,9 @@ def test_chinese_counts_parameters_in_hundreds_of_millions():
     chinese = lessons("zh")
     (card,) = (card for card in chinese[1].cards if card.id == "architecture/base")
     assert "共约 1.1 亿个参数" in card.back
-    assert "（3.4 亿对 1.1 亿）" in chinese[4].sections[1].fill()
+    assert "（3.4 亿对 1.1 亿）" in chinese[4].sections[1].fill(compute("larger_networks"))
     english = lessons("en")
-    assert "335 against 109 million" in " ".join(english[4].sections[1].fill().split())
+    assert "335 against 109 million" in " ".join(english[4].sections[1].fill(compute("larger_networks")).split())
 
 
 def test_the_right_answer_is_not_always_in_one_place():

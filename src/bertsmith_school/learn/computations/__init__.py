@@ -22,11 +22,11 @@ from bertsmith_school.learn.computations import (
     finetuning,
     pretraining,
     reading,
+    why,
 )
 from bertsmith_school.learn.equations import EQUATIONS, source_of
-from bertsmith_school.learn.lesson import LANGUAGES, Computation, Found, Input, Language, Text
+from bertsmith_school.learn.lesson import LANGUAGES, Computation, Found, Input, Language, Text, Words
 from bertsmith_school.learn.study import Ids, Study, Suits, places_of, starting_sentences
-from bertsmith_school.learn.words import Words
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,10 @@ _WINDOW = {
 _TABLE = {"table": _choice(experiments.ALL, (experiments.ALL, *experiments.TABLES))}
 _STEPS = {"steps": _whole(1_000_000, 1, 10**9), "warmup": _whole(10_000, 0, 10**9)}
 _RECIPES = (
+    _recipe(why.two_stages, _SIZE, draw=charts.draw_stages),
+    _recipe(why.who_reads_whom, {}, draw=charts.draw_readers),
     _recipe(reading.both_sides, {}, suits=_differ_in_a_word, draw=charts.draw_both_sides),
+    _recipe(why.own_answer, {"layers": _whole(3, 1, 12)}, suits=_held(hidden="text"), draw=charts.draw_paths),
     _recipe(reading.pieces_of_a_word, {}),
     _recipe(reading.input_sum, _PLACE, draw=pictures.draw_embeddings),
     _recipe(attention.looking_up, _LOOKING_UP, draw=pictures.draw_head),
@@ -134,15 +137,20 @@ _RECIPES = (
     _recipe(pretraining.mlm_loss, {}, suits=_held(hidden="text")),
     _recipe(pretraining.nsp_loss, {"truth": _choice("is next", pretraining.CLASSES)}),
     _recipe(pretraining.one_example, {}, suits=_held(hidden="first", other="second"), draw=pictures.draw_example),
+    _recipe(experiments.learning_curve, {**_SEED, "steps": _whole(experiments.STEPS, 2, 400)}, draw=charts.draw_curve),
     _recipe(finetuning.head_sizes, {**_SIZE, "labels": _whole(3, 1, 10**5)}, draw=pictures.draw_shapes),
     _recipe(finetuning.tag_words, _SEED),
     _recipe(finetuning.answer_span, _arrays("numbers", start=[1, 0, 3, 2, -1], end=[1, 4, 0, 2, 1])),
     _recipe(finetuning.choose_ending, {}),
     _recipe(experiments.published, _TABLE, draw=charts.draw_published),
+    _recipe(experiments.larger_networks, {}, draw=charts.draw_sizes),
+    _recipe(experiments.paper_ablation, {}, draw=charts.draw_paper_ablation),
     _recipe(experiments.ablation, _SEED, draw=charts.draw_ablation),
+    _recipe(experiments.several_seeds, {"seeds": _whole(3, 2, 20)}, draw=charts.draw_seeds),
     _recipe(pretraining.schedule, _STEPS, draw=charts.draw_schedule),
-    _recipe(experiments.gradient_check, _SEED),
+    _recipe(experiments.gradient_check, _SEED, draw=charts.draw_gradient),
     _recipe(experiments.recovered_attention, _SEED, draw=charts.draw_recovered),
+    _recipe(families.swapped_modules, {}, draw=charts.draw_swapped),
     _recipe(families.roberta_masks, _SEED, draw=charts.draw_masks),
     _recipe(families.distilbert_layers, _SIZE, draw=charts.draw_sharing),
     _recipe(families.albert_sharing, {**_SIZE, "vocab_size": _whole(30000, 1, 10**7)}, draw=charts.draw_sharing),

@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith_school.learn.lesson import Found, Step
+from bertsmith_school.learn.lesson import Found, Step, Words
 from bertsmith_school.learn.minibert import softmax
 from bertsmith_school.learn.study import Study
-from bertsmith_school.learn.words import Words
 from bertsmith_school.looking.maps import maps_of
 
 Matrix = NDArray[np.float64]

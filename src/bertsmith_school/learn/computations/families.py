@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertsmith.batch import FULL, RaggedBatch
 from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.errors import InputError
-from bertsmith.model import BertConfig, ModelConfig, TransformerBlock
+from bertsmith.model import BertConfig, ModelConfig, TransformerBlock, family_named
 from bertsmith.model.attention import MultiHeadSelfAttention, rotated
 from bertsmith.model.families import albert, bert, distilbert, electra, modernbert, roberta
 from bertsmith.model.heads import MaskedLMHead
@@ -25,11 +25,50 @@ from bertsmith.seeding import generator, torch_seed
 from bertsmith_school.learn.computations.experiments import trained_minibert
 from bertsmith_school.learn.computations.pretraining import masked_copies
 from bertsmith_school.learn.computations.reading import SHOWN, bert_block
-from bertsmith_school.learn.lesson import Cell, Found, Step
+from bertsmith_school.learn.lesson import Cell, Found, Step, Words
 from bertsmith_school.learn.minibert import MASK, simple_sentences
 from bertsmith_school.learn.source_lines import differing_lines, differing_settings, lines_naming, whole_body
 from bertsmith_school.learn.study import Study
-from bertsmith_school.learn.words import Words
+
+FAMILIES = {"roberta": "RoBERTa", "distilbert": "DistilBERT", "albert": "ALBERT", "electra": "ELECTRA"}
+FAMILIES |= {"modernbert": "ModernBERT"}
+"""The families of the lesson → how people write them."""
+
+
+def swapped_modules(say: Words) -> Found:
+    """Looks which modules of each family are BERT's own, which are others, and which it does without."""
+    theirs = _modules("bert")
+    rows, kinds = [], []
+    own = {name: _modules(name) for name in FAMILIES}
+    for part, (name, module) in zip(say.split("modules"), theirs.items(), strict=True):
+        found = [own[family][name] for family in FAMILIES]
+        kinds.append(["" if each is None else "own" if each != module else "bert" for each in found])
+        cells = ["–" if each is None else "=" if each == module else each for each in found]
+        rows.append((part, str(module), *cells))
+    counts = [sum(kind[number] != "bert" for kind in kinds) for number in range(len(FAMILIES))]
+    values: dict[str, Any] = {"families": list(FAMILIES.values()), "modules": say.split("modules"), "kinds": kinds}
+    values |= {"swapped": counts, "parts": len(theirs), "fewest": min(counts), "largest": max(counts)}
+    return [Step("", rows, columns=("", "BERT", *FAMILIES.values()))], values
+
+
+def _modules(name: str) -> dict[str, str | None]:
+    """Returns what a family has for each part of a BERT, by the names of classes; None where it has no such part."""
+    family = family_named(name)
+    # 只要类的名字：建一个最小的；在 meta 设备上建 ModernBERT 反而要先载入编译器
+    with torch.random.fork_rng(devices=[]):
+        model: Any = family.backbone(family.config.named("1/64", vocab_size=8, pad_token_id=0))
+    block = next(iter(model.encoder.blocks))
+    heads = {kind: family.heads.get(kind) for kind in ("masked_lm", "sequence_classifier")}
+    return {
+        "embedding": type(model.embedding).__name__,
+        "block": type(block).__name__,
+        "encoder": type(model.encoder).__name__,
+        "pooler": None if model.pooler is None else "tanh(W C + b)",
+        **{kind: None if head is None else head.__name__ for kind, head in heads.items()},
+        "objective": family.objective,
+        "tokenizer": family.tokenizer,
+    }
+
 
 PASSES = 10
 """Passes over the text: as many as the release wrote masks of each sentence."""

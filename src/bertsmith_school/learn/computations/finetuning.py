@@ -25,9 +25,8 @@ from bertsmith.seeding import generator, torch_seed
 from bertsmith.tinyworld import draw_tagged_sentences, trained_model
 from bertsmith.tinyworld.tasks import TaggedSentence
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
-from bertsmith_school.learn.lesson import Found, Step
+from bertsmith_school.learn.lesson import Found, Step, Words
 from bertsmith_school.learn.study import Study
-from bertsmith_school.learn.words import Words
 
 
 def head_sizes(say: Words, *, size: str, labels: int) -> Found:
@@ -190,7 +189,7 @@ def trained_tagger(seed: int, *, pretrained: bool) -> Tagger:
 def _judged(
     model: BertForTokenClassification, tokenizer: Tokenizer, shown: set[str], seed: int
 ) -> tuple[list[bool], list[bool]]:
-    """Returns which entity words of held-out sentences are told right: of all, and of those that no label showed."""
+    """Returns which entity words of held-out sentences are right: of all, and of those that no label showed."""
     sentences = _spread(seed, HELDOUT, "lesson-heldout")
     rows = [tagged_pieces(tokenizer, one) for one in sentences]
     with torch.inference_mode():

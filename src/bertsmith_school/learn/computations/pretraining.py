@@ -14,9 +14,8 @@ from bertsmith.errors import InputError
 from bertsmith.objectives import MaskedLMLoss, NSPLoss
 from bertsmith.seeding import generator
 from bertsmith.train.optimizer import learning_rate_at
-from bertsmith_school.learn.lesson import Cell, Found
+from bertsmith_school.learn.lesson import Cell, Found, Words
 from bertsmith_school.learn.study import Study
-from bertsmith_school.learn.words import Words
 
 DRAWS = 5000
 """Times that the sentence is masked to see the shares."""

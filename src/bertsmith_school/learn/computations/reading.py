@@ -12,9 +12,8 @@ from bertsmith.batch import CAUSAL, FULL, RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.model import BertConfig, TransformerBlock
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith_school.learn.lesson import Found, Step
+from bertsmith_school.learn.lesson import Found, Step, Words
 from bertsmith_school.learn.study import Study
-from bertsmith_school.learn.words import Words
 from bertsmith_school.looking.maps import maps_of
 
 MOVED = 1e-5
