@@ -2,7 +2,7 @@
 
 Every function that opens a file of a model folder asks `model_folder` first, so that no command has to.
 
-- what exists on this disk wins; only a name that exists nowhere here, and is not `village`, is looked up
+- what exists on this disk wins; only a name that exists nowhere here, and is not bundled, is looked up
 - safetensors, JSON and text are downloaded, into the cache of `huggingface_hub`; pickles never are
 - one process reads one commit of a name, wherever the branch moves meanwhile; run folders note it (`noted_start`)
 - `huggingface_hub` is loaded only when a name is looked up; it obeys HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import CheckpointError
-from bertsmith.files import parse_json
+from bertsmith.files import parse_json, require_utf8_names
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@([\w.][\w./-]*))?", re.ASCII)
 _FILE_ENDINGS = (".txt", ".json", ".safetensors", ".toml", ".csv", ".tsv")
@@ -34,7 +34,8 @@ number (`1_Pooling/`), nor the `generator/` of an ELECTRA."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".ot")
 
 
-BUNDLED = {"village": Path(__file__).parent / "tinyworld" / "model"}
+_TINYWORLD = Path(__file__).parent / "tinyworld"
+BUNDLED = {"village": _TINYWORLD / "model", "village-reviews": _TINYWORLD / "reviews"}
 """Models that come with the package, by name; a file or folder of that name wins."""
 
 
@@ -84,7 +85,11 @@ def model_folder(folder: str | Path, *, weights: bool = True) -> Path:
     Args:
         folder: a path, `org/name` or `org/name@revision`, or a name of `BUNDLED`.
         weights: whether the weights are needed; False leaves them on the Hub, for those who only want the tokenizer.
+
+    Raises InputError where the name is not UTF-8.
     """
+    # 读权重的库只认 UTF-8 的路径
+    require_utf8_names(folder)
     name = hub_name(folder)
     if name is None:
         if str(folder) in PUBLISHED_BY and not os.path.lexists(folder):

@@ -18,13 +18,14 @@ __all__ = [
 ]
 
 MADE = "made.json"
-"""The file in the folder of the trained model that says how it was made and what it reaches."""
+"""The file in the folder of a bundled model that says how it was made and what it reaches."""
 
 
 def trained_model() -> Path:
     """Returns the folder of the trained village model: BERT tiny, with both of its pre-training heads.
 
     The package carries it, so that the numbers of lessons and examples mean something before anybody has trained.
-    Wherever a model folder is named, the name `village` means it too. `bertsmith.journeys.village` makes it.
+    Wherever a model folder is named, the name `village` means it too, and `village-reviews` the same model fine-tuned
+    to tell good reviews from bad ones. `bertsmith.journeys.village` makes both.
     """
     return BUNDLED["village"]

@@ -12,7 +12,7 @@ import typer
 def lab(
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Model: FOLDER, org/name or NAME=FOLDER; may be repeated; default: village."),
+        typer.Option(help="Model: FOLDER, org/name or NAME=FOLDER; may be repeated; default: the bundled ones."),
     ] = None,
     *,
     index: Annotated[
@@ -38,15 +38,16 @@ def lab(
 ) -> None:
     """Look inside models in the browser: masks, attention, tokens, your task, search, training runs, and lessons."""
     from bertsmith.errors import ConfigError
+    from bertsmith.hub import BUNDLED
     from bertsmith.serve.settings import served
 
     try:
         from bertsmith_school.lab.run import run_lab
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bertsmith[school]'") from None
-    # 什么都不给也能打开：自带的小村庄模型，不用先训练
+    # 什么都不给也能打开：自带的小村庄模型和它的评论分类器，不用先训练
     settings = replace(
-        served([_named(one) for one in model or ()] or (None if index else ["village"]), index),
+        served([_named(one) for one in model or ()] or (None if index else list(BUNDLED)), index),
         host=host,
         port=port,
         drain=0.0,

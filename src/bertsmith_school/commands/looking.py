@@ -60,7 +60,8 @@ def attribute(
         raise typer.BadParameter(f"{out}: the file must end in .html or .png.", param_hint="--out")
     scored = Explainable.load(model, adapter=adapter).score(texts, target=target, word=word)
     found = attribute_tokens(scored, method=method, baseline=baseline)  # type: ignore[arg-type]
-    note = "" if out is None else write_attribution(found, out)
+    predicts = ["--model", str(model), *(() if adapter is None else ("--adapter", str(adapter)))]
+    note = "" if out is None else write_attribution(found, out, *predicts)
     console = Console(highlight=False)
     console.print(f"{scored.target}: {found.completeness.score:.4f}", markup=False)
     for coloured in terminal_text(found):

@@ -12,13 +12,20 @@ from bertsmith.finetune.tasks import all_tasks
 from bertsmith.inference import Answered, Choice, LabelsPrediction, Prediction, Ranked, TextEntity
 from bertsmith.inference.task_file import paired_of
 from bertsmith_school.lab.markup import Bar, Mark, attributed, bars, details, marked, notice, percent, table, written
-from bertsmith_school.lab.models import LabError, LabModel, received
+from bertsmith_school.lab.models import LabError, LabModel, LabModels, received, starting_text
 from bertsmith_school.lab.page_state import PageState
 from bertsmith_school.learn.lesson import Text
 from bertsmith_school.looking.attribution import Attribution
 
 MOST_LINES = 100
 """Choices, or texts to rank."""
+
+
+_STARTS = (
+    "in the evening the man says that the day was wonderful .",
+    "The film was a pleasure from beginning to end.",
+    "这部电影从头到尾都很好看。",
+)
 
 
 class Fields(NamedTuple):
@@ -46,6 +53,12 @@ def task_of(model: LabModel) -> str:
     return model.task
 
 
+def with_task(models: LabModels, chosen: LabModel) -> LabModel:
+    """Returns the chosen model, or where it has no task the first of the lab that has one, if there is any."""
+    every = (chosen, *map(models.named, models.names))
+    return next((model for model in every if model.task is not None), chosen)
+
+
 def fields_of(model: LabModel) -> Fields:
     """Returns what the head reads."""
     inputs = all_tasks()[task_of(model)].spec.inputs
@@ -58,6 +71,15 @@ def fields_of(model: LabModel) -> Fields:
         # 别处来的文件夹不说明读一段还是两段：第二段可写可不写
         return Fields(_PAIR[0], Text("Text B, or nothing", "文本 B，可以不写"), needs_second=False)
     return Fields(*_PAIR) if paired else Fields(first)
+
+
+def text_to_begin_with(model: LabModel) -> str:
+    """Returns the text that stands in the first field: of a head that reads one text; of others none."""
+    if model.task is None:
+        return ""
+    fields = fields_of(model)
+    reads_one = fields.lines is None and (fields.second is None or not fields.needs_second)
+    return starting_text(model.tokenizer, _STARTS) if reads_one else ""
 
 
 def texts_of(model: LabModel, first: str, second: str, lines: str) -> list[str]:
@@ -115,17 +137,18 @@ def in_chinese(target: str) -> str:
 def build(state: PageState) -> None:
     """Lays the tab out."""
 
-    def unfit(model: LabModel) -> LabError | None:
+    def unfit(chosen: LabModel) -> LabError | None:
         try:
-            task_of(model)
+            task_of(with_task(state.models, chosen))
         except LabError as error:
             return error
         return None
 
     place = state.place_for_notice(unfit)
     lead, able, shown_first, shown_second, shown_lines = _layout(state, state.first)
+    start = text_to_begin_with(with_task(state.models, state.first))
     said = gr.HTML(lead)
-    first = gr.Textbox(**shown_first, max_lines=6, elem_id="task-first")
+    first = gr.Textbox(start, **shown_first, max_lines=6, elem_id="task-first")
     second = gr.Textbox(**shown_second, max_lines=12, elem_id="task-second")
     lines = gr.Textbox(**shown_lines, lines=4, max_lines=12, elem_id="task-lines")
     with gr.Row(elem_classes="buttons"):
@@ -134,15 +157,19 @@ def build(state: PageState) -> None:
     results = gr.HTML(elem_id="task-results")
     reasons = gr.HTML(elem_id="task-reasons")
 
-    def show(model: LabModel, one: str, two: str, many: str) -> tuple[str, str]:
+    def show(chosen: LabModel, one: str, two: str, many: str) -> tuple[str, str]:
+        model = with_task(state.models, chosen)
         texts = texts_of(model, one, two, many)
         return _results(state, task_of(model), texts, predict(model, texts)), ""
 
-    def show_reasons(model: LabModel, one: str, two: str, many: str) -> tuple[str]:
+    def show_reasons(chosen: LabModel, one: str, two: str, many: str) -> tuple[str]:
+        model = with_task(state.models, chosen)
         return (_reasons(state, explain(model, texts_of(model, one, two, many))),)
 
     inputs = [first, second, lines]
-    state.answer([button.click, first.submit, second.submit], show, inputs, place, [results, reasons])
+    # 一打开就有结果，和“填空”一样；没有现成的文本，就等人来写
+    opened = [state.page.load] if start else []
+    state.answer([*opened, button.click, first.submit, second.submit], show, inputs, place, [results, reasons])
     state.answer([why.click], show_reasons, inputs, place, [reasons], slow=True)
 
     def other_model(model: LabModel) -> list[Any]:
@@ -153,15 +180,20 @@ def build(state: PageState) -> None:
     state.on_choice(other_model, [said, first, second, lines, button, why, results, reasons])
 
 
-def _layout(state: PageState, model: LabModel) -> tuple[str, bool, dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _layout(state: PageState, chosen: LabModel) -> tuple[str, bool, dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Returns the sentence at the top, whether there is a task, and labels and visibility of the three fields."""
+    model = with_task(state.models, chosen)
     if model.task is None:
         hidden: dict[str, Any] = {"visible": False, "label": ""}
         return "", False, hidden, hidden, hidden
     fields = fields_of(model)
-    kind = state.say(*all_tasks()[model.task].spec.title)
-    said = Text(f"The head of this model is for <b>{kind}</b>.", f"这个模型的头用于<b>{kind}</b>。")
-    lead = f"<p class='lead'>{state.say(said)}</p>"
+    kind, name = state.say(*all_tasks()[model.task].spec.title), f"<code>{written(model.name)}</code>"
+    other = Text(
+        f"The model chosen above, <code>{written(chosen.name)}</code>, has no task, so another one is shown. ",
+        f"上面所选的 <code>{written(chosen.name)}</code> 没有微调过，这里换一个微调过的模型。",
+    )
+    said = Text(f"The head of {name} is for <b>{kind}</b>.", f"{name} 的头用于<b>{kind}</b>。")
+    lead = f"<p class='lead'>{state.say(other) if model is not chosen else ''}{state.say(said)}</p>"
     shown = [
         {"visible": name is not None, "label": "" if name is None else state.say(name)}
         for name in (fields.first, fields.second, fields.lines)

@@ -66,7 +66,7 @@ def build_page(models: LabModels, runs: RunFolders, language: Language, progress
     with page:
         gr.HTML(_header(language))
         state = PageState(models, language, page)
-        with gr.Tabs(elem_id="tabs"):
+        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap"):
             opened = []
             for name, title, build in _TABS:
                 with gr.Tab(state.say(title), id=name) as tab:

@@ -30,12 +30,16 @@ STARTS = (
 
 @dataclass(frozen=True)
 class SimilarityMap:
-    """N lines: cosines [N, N] in [-1, 1], and points [N, 2] with the share of the variance that each column shows."""
+    """N lines: cosines [N, N] in [-1, 1], and points [N, 2] with the share of the variance that each column shows.
+
+    `untrained` where the model was never trained for vectors of texts.
+    """
 
     lines: list[str]
     matrix: NDArray[np.float32]
     points: NDArray[np.float64]
     shares: tuple[float, float]
+    untrained: bool
 
 
 def similarity_map(model: LabModel, text: str) -> SimilarityMap:
@@ -49,7 +53,8 @@ def similarity_map(model: LabModel, text: str) -> SimilarityMap:
     vectors = model.embed(lines)
     points, shares = principal_components(vectors)
     # 舍入会让同一文本的余弦略大于 1
-    return SimilarityMap(lines, np.clip(vectors @ vectors.T, -1.0, 1.0), points, shares)
+    untrained = "note" in model.served.describe()
+    return SimilarityMap(lines, np.clip(vectors @ vectors.T, -1.0, 1.0), points, shares, untrained)
 
 
 def principal_components(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], tuple[float, float]]:
@@ -92,8 +97,12 @@ def build(state: PageState) -> None:
         )
         items = "".join(f"<li>{written(line)}</li>" for line in found.lines)
         width = f"<style>#similarity-matrix .js-plotly-plot{{min-width:{110 + 24 * len(found.lines)}px}}</style>"
+        untrained = state.say(
+            "This model was never trained for vectors of texts: unrelated texts look alike to it, too.",
+            "这个模型没有为句向量训练过：在它看来，不相干的文本也相像。",
+        )
         return (
-            f"{width}<ol class='lines'>{items}</ol>",
+            f"{width}{f'<p>{untrained}</p>' if found.untrained else ''}<ol class='lines'>{items}</ol>",
             draw_scatter(found.lines, found.points, (axes[0], axes[1])),
             draw_matrix(found.lines, found.matrix),
         )

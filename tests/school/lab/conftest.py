@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertsmith.hub import BUNDLED
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.model import (
     BertConfig,
@@ -20,7 +21,7 @@ from bertsmith.model import (
     BertForTokenClassification,
 )
 from bertsmith.retrieval import build_index
-from bertsmith.serve.settings import ServeSettings
+from bertsmith.serve.settings import ServeSettings, served
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SENTENCES = [
@@ -117,17 +118,15 @@ def lab(folders):
     app.state.admission.batcher.close()
 
 
-@pytest.fixture(scope="module")
-def page_address(folders, runs, notes, tmp_path_factory) -> str:
-    """A lab that really listens, with a pre-training model, a classifier, a tagger and an index."""
+@contextlib.contextmanager
+def listening(settings, progress, runs=()):
+    """Runs a lab that really listens, and lends its address."""
     pytest.importorskip("gradio", reason="the lab needs pip install 'bertsmith[school]'")
     import uvicorn
 
     from bertsmith_school.lab.run import build_lab
 
-    progress = tmp_path_factory.mktemp("progress") / "cards.json"
-    settings = replace(settings_of(folders, ("base", "classify", "tag")), indexes=(("notes", str(notes)),))
-    app = build_lab(settings, [runs], progress=progress)
+    app = build_lab(settings, runs, progress=progress / "cards.json")
     config = uvicorn.Config(app, port=0, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -138,6 +137,22 @@ def page_address(folders, runs, notes, tmp_path_factory) -> str:
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def page_address(folders, runs, notes, tmp_path_factory) -> str:
+    """A lab with a pre-training model, a classifier, a tagger and an index."""
+    settings = replace(settings_of(folders, ("base", "classify", "tag")), indexes=(("notes", str(notes)),))
+    with listening(settings, tmp_path_factory.mktemp("progress"), [runs]) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def bundled_address(tmp_path_factory) -> str:
+    """A lab as it opens without a model."""
+    settings = replace(served(list(BUNDLED), None), threads=1, drain=0.0)
+    with listening(settings, tmp_path_factory.mktemp("progress")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +172,8 @@ def open_page(browser, page_address):
     """Opens the lab; at the end of the test nothing may have gone wrong in it, nor been asked of another host."""
     pages, trouble = [], []
 
-    def begin(language="en", width=1280, scheme="light", asked=None):
+    def begin(language="en", width=1280, scheme="light", asked=None, address=None):
+        address = address or page_address
         asked = [] if asked is None else asked
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.set_default_timeout(60_000)
@@ -167,12 +183,12 @@ def open_page(browser, page_address):
 
         def watch(request):
             asked.append(request.url)
-            if not request.url.startswith((page_address, "data:", "blob:")):
+            if not request.url.startswith((address, "data:", "blob:")):
                 trouble.append(f"asked {request.url}")
 
         page.on("request", watch)
         page.on("response", lambda one: trouble.append(f"{one.status} {one.url}") if one.status >= 400 else None)
-        page.goto(f"{page_address}/{language}/")
+        page.goto(f"{address}/{language}/")
         page.wait_for_selector("#fill-button")
         pages.append(page)
         return page

@@ -2,7 +2,6 @@
 
 import csv
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 import bertsmith
 from bertsmith import WordPieceTokenizer, load_pipeline
+from bertsmith.journeys.topics import find_topics
 from bertsmith.retrieval import load_index
 from bertsmith_school.looking.maps import load_for_maps, maps_of
 
@@ -20,23 +20,12 @@ TABS = {
     "zh": "填空|注意力|下一句|词元|我的任务|相似度|搜索|主题|你的文件|比较|训练|学习",
 }
 PLOT = ".js-plotly-plot"
-playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need pip install playwright")
+pytest.importorskip("playwright.sync_api", reason="browser tests need pip install playwright")
 
 
 def open_tab(page, name):
-    """Opens a tab, or finds it in the menu of those that have no room."""
-    tab = page.locator("[role=tablist] button[role=tab]:visible", has_text=name)
-    # 页面排好版之前看得见的标签，随后可能收进菜单；点到了没有，要看它选上没有
-    for _ in range(6):
-        with suppress(playwright.TimeoutError):
-            if tab.count():
-                tab.first.click(timeout=5000)
-            else:
-                page.locator(".overflow-menu > button").first.click(timeout=5000)
-                page.locator(".overflow-dropdown button", has_text=name).click(timeout=5000)
-            page.wait_for_selector(f"[role=tab][aria-selected=true]:has-text({name!r})", state="attached", timeout=5000)
-            return
-    pytest.fail(f"the tab {name} does not open")
+    page.locator("[role=tablist] button[role=tab]", has_text=name).first.click()
+    page.wait_for_selector(f"[role=tab][aria-selected=true]:has-text({name!r})")
 
 
 def choose_model(page, name):
@@ -57,6 +46,10 @@ def typed(page, place, text):
 def bars_of(page, place):
     names, values = page.locator(f"{place} .bar .name"), page.locator(f"{place} .bar .value")
     return list(zip(names.all_inner_texts(), values.all_inner_texts(), strict=True))
+
+
+def shares_of(found):
+    return {name: f"{100 * share:.1f} %" for name, share in found.probabilities.items()}
 
 
 def plotted(page, place, path):
@@ -147,15 +140,28 @@ def test_the_tabs_show_what_the_pipelines_say(open_page, folders, notes):
     assert marks == ["reads", "book"]
 
     open_tab(page, "My task")
-    page.wait_for_selector(".notice.wrong:visible")
     choose_model(page, "classify")
-    page.wait_for_selector("#task-button:visible")
+    page.wait_for_selector(".lead:visible:has-text('The head of classify is for')")
     typed(page, "#task-first", "the man eats bread .")
     page.click("#task-button")
     page.wait_for_selector("#task-results .bar")
     (found,) = load_pipeline("classify", folders["classify"])(["the man eats bread ."])
-    shown = dict(bars_of(page, "#task-results"))
-    assert shown == {name: f"{100 * share:.1f} %" for name, share in found.probabilities.items()}
+    assert dict(bars_of(page, "#task-results")) == shares_of(found)
+    page.click("#task-why")
+    page.wait_for_selector("#task-reasons .attributed span")
+
+
+@pytest.mark.parametrize(("language", "tab"), [("en", "My task"), ("zh", "我的任务")])
+def test_a_lab_without_a_model_shows_a_task_at_first_sight(open_page, bundled_address, language, tab):
+    page = open_page(language, address=bundled_address)
+    open_tab(page, tab)
+    page.wait_for_selector("#task-results .bar")
+    assert page.input_value("#model input") == "village"
+    assert "village-reviews" in page.inner_text(".lead:visible")
+    assert page.locator(".notice:visible").count() == 0
+    (found,) = load_pipeline("classify", "village-reviews")([page.input_value("#task-first textarea")])
+    assert found.label == "good"
+    assert dict(bars_of(page, "#task-results")) == shares_of(found)
     page.click("#task-why")
     page.wait_for_selector("#task-reasons .attributed span")
 
@@ -187,6 +193,40 @@ def test_a_dropped_file_is_looked_at_and_taken_away(open_page, folders, tmp_path
     page.wait_for_selector("#file-drop:has-text('Drop File Here')")
 
 
+def words_of(found):
+    """What the bars of *Topics* say."""
+    words = [f"{topic.number} {', '.join(topic.words)}".strip() for topic in found.topics]
+    return list(zip(words, [f"{one.passages:,} · {100 * one.share:.1f} %" for one in found.topics], strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*never trained:UserWarning")
+def test_topics_of_an_index_and_of_a_dropped_file_are_bars_a_map_and_dates(open_page, folders, notes, tmp_path):
+    left = set(Path(tempfile.gettempdir()).glob("gradio/*/*.md"))
+    page = open_page()
+    open_tab(page, "Topics")
+    page.click("#topics-button")
+    expected = find_topics(load_index(notes))
+    page.wait_for_selector("#topics-words .bar")
+    assert bars_of(page, "#topics-words") == words_of(expected)
+    counts = plotted(page, "#topics-map", "_fullData.map(one => one.x.length)")
+    assert counts == [topic.passages for topic in expected.topics]
+    # no file of the index has a date
+    assert page.locator(f"#topics-dates {PLOT}").count() == 0
+
+    name = "diary 2024-05-01.md"
+    (tmp_path / name).write_text("# Bread\n\nThe man eats bread.\n\n# Books\n\nThe woman reads a book!\n", "utf-8")
+    page.set_input_files("#topics-drop input[type=file]", tmp_path / name)
+    assert plotted(page, "#topics-dates", "_fullLayout.xaxis.ticktext") == ["2024-05-01"]
+    (tmp_path / "texts").mkdir()
+    (tmp_path / name).rename(tmp_path / "texts" / name)
+    found = find_topics(load_index(bertsmith.index(tmp_path / "texts", folders["base"], tmp_path / "index").folder))
+    assert bars_of(page, "#topics-words") == words_of(found)
+    counts = plotted(page, "#topics-dates", "_fullData[0].customdata")
+    assert counts == [[topic.over_time["2024-05-01"]] for topic in found.topics]
+    page.wait_for_selector("#topics-drop:has-text('Drop File Here')")
+    assert set(Path(tempfile.gettempdir()).glob("gradio/*/*.md")) == left
+
+
 def test_training_is_live_and_lessons_compute(open_page, runs):
     page = open_page()
     open_tab(page, "Training")
@@ -200,6 +240,10 @@ def test_training_is_live_and_lessons_compute(open_page, runs):
 
     open_tab(page, "Learn")
     page.wait_for_selector("#lesson-why .steps table")
+    for entry, place in ((2, "#section-why-3"), (-1, "#cards")):
+        page.locator(".contents a").nth(entry).click()
+        inside = "one => { const top = one.getBoundingClientRect().top; return top >= -1 && top < innerHeight; }"
+        assert page.locator(place).evaluate(inside), place
     page.locator("#lesson-why .question label").first.click()
     page.wait_for_selector("#lesson-why [role=status] b")
     page.click("#card-next")
@@ -365,13 +409,15 @@ def test_masks_are_filled_by_keyboard_alone(open_page):
 def test_every_tab_fits_a_telephone_and_is_reached_by_keyboard(open_page, language):
     page = open_page(language, width=390)
     assert page.evaluate("document.documentElement.lang") == language
+    # two in a row, all in sight
+    places = [tab.bounding_box() for tab in page.locator("[role=tablist] button[role=tab]:visible").all()]
+    assert len(places) == len(TABS[language].split("|"))
+    assert [one["y"] for one in places[::2]] == [one["y"] for one in places[1::2]]
+    assert len({one["y"] for one in places}) == len(places) // 2
+    assert page.locator(".overflow-menu").count() == 0
     for name in TABS[language].split("|"):
-        tab = page.locator("[role=tablist] button[role=tab]:visible", has_text=name)
-        if not tab.count():
-            page.locator(".overflow-menu > button[aria-label='More tabs']").first.press("Enter")
-            tab = page.locator(".overflow-dropdown button", has_text=name)
-        tab.first.press("Enter")
-        page.wait_for_selector(f"[role=tab][aria-selected=true]:has-text({name!r})", state="attached")
+        page.locator("[role=tablist] button[role=tab]", has_text=name).first.press("Enter")
+        page.wait_for_selector(f"[role=tab][aria-selected=true]:has-text({name!r})")
         assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
     assert page.locator(f"a[lang={'zh' if language == 'en' else 'en'}]").get_attribute("href") in ("/en/", "/zh/")
 

@@ -18,6 +18,7 @@ import pytest
 import typer
 
 from bertsmith.errors import InputError
+from bertsmith.hub import BUNDLED
 from bertsmith.serve import pages
 from bertsmith.serve.settings import ServeSettings
 from bertsmith_school.commands.lab import lab as command
@@ -42,11 +43,9 @@ def test_the_model_of_a_run_is_named_by_its_run(folders, tmp_path, monkeypatch):
     assert [name for name, _ in settings.models] == ["one", "two"]
 
 
-def test_without_a_model_it_opens_with_the_trained_village(notes, monkeypatch):
-    from bertsmith.tinyworld import trained_model
-
+def test_without_a_model_it_opens_with_the_trained_village_and_its_task(notes, monkeypatch):
     (settings, _), _ = called([], monkeypatch)
-    assert settings.models == (("village", str(trained_model())),)
+    assert settings.models == tuple((name, str(BUNDLED[name])) for name in ("village", "village-reviews"))
     # with an index it is the model of the index
     (settings, _), _ = called(["--index", str(notes)], monkeypatch)
     assert [name for name, _ in settings.models] == ["base"]

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from html import unescape
 
 import pytest
 import torch
@@ -77,6 +78,16 @@ def test_a_section_with_a_picture_shows_it_as_an_image_of_its_own():
     page = learn.section_html(section, learn.computed("looking_up", "zh", None, {}), "zh")
     drawn = re.search(r"<img class='lesson-picture' alt='she 指谁？' src='data:image/svg\+xml;base64,([^']+)'>", page)
     assert "水手" in base64.b64decode(drawn[1]).decode()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_overview_has_every_part_with_its_idea_its_picture_and_its_computations(language):
+    story = lessons(language)
+    page = learn.overview(story, language)
+    assert page.count("<img class='overview-picture'") == page.count("<li>") == len(story)
+    for lesson in story:
+        titles = [COMPUTATIONS[id].title(language) for id in lesson.computations]
+        assert all(learn.written(text) in page for text in (lesson.title, lesson.idea, *titles))
 
 
 def test_a_result_is_kept_until_an_input_changes():
@@ -164,6 +175,21 @@ def test_a_part_opens_although_one_of_its_computations_fails(laid_out):
     assert "knows a single segment" in failed
     assert sum("109,482,240" in text for text in texts) == 1
     assert len(texts) == len(find_lesson("architecture").sections)
+
+
+@pytest.mark.parametrize("part", ["why", "families"])
+def test_the_contents_lead_to_every_section_of_a_part(laid_out, part):
+    page = laid_out(part, "chinese")
+    html = [str(one.value) for one in page.blocks.values() if isinstance(one, gr.HTML)]
+    (contents,) = (one for one in html if "class='contents'" in one)
+    links = re.findall(r"<a href='#([^']+)'>([^。]+?)</a>", unescape(contents))
+    there = [getattr(one, "elem_id", None) for one in page.blocks.values()] + re.findall(r" id='(.+?)'", " ".join(html))
+    # the cards are below the part
+    assert [place for place, _ in links if place not in there] == ["cards"]
+    assert len(links) == len(find_lesson(part).sections) + 4
+    for (_, title), section in zip(links, find_lesson(part).sections, strict=False):
+        if section.computation:
+            assert title in COMPUTATIONS[section.computation].title
 
 
 def test_a_part_is_computed_with_words_of_the_model_and_again_with_those_of_another(laid_out):

@@ -154,7 +154,7 @@ def test_similarity_is_the_pipelines_and_the_map_is_a_principal_component_analys
     decomposition = pytest.importorskip("sklearn.decomposition")
     lines = ["the man eats bread .", "the woman reads a book !", "where is the market ?", "bread", "a book"]
     found = similarity.similarity_map(lab["base"], "\n\n".join(f"  {line} " for line in lines))
-    assert found.lines == lines
+    assert (found.lines, found.untrained) == (lines, True)
     np.testing.assert_allclose(found.matrix, load_pipeline("similarity", folders["base"])(lines), atol=1e-5)
     theirs = decomposition.PCA(2).fit(load_pipeline("embed", folders["base"])(lines))
     points = theirs.transform(load_pipeline("embed", folders["base"])(lines))
@@ -177,6 +177,7 @@ def test_too_few_or_too_many_lines_are_refused(lab, text):
 
 def test_a_fine_tuned_model_has_a_similarity_map_too(lab, folders):
     found = similarity.similarity_map(lab["tag"], "bread\na book")
+    assert not found.untrained
     np.testing.assert_allclose(
         found.matrix, load_pipeline("similarity", folders["tag"])(["bread", "a book"]), atol=1e-5
     )
