@@ -18,10 +18,14 @@ import rich.table
 import rich.text
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 CellStyle = Literal["text", "figure", "note", "code"]
 """How the cells of a column are set: a `figure` is never broken, a `note` is small and grey, `code` is monospaced."""
+
+RASTER_DPI = 130
+"""Pixels an inch of what a picture holds as an image: heat maps, and clouds of points drawn with `rasterized`."""
 
 
 class Part(Protocol):
@@ -62,7 +66,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its heading, a sentence on how to read it, and a note below it."""
+    """A figure with its heading, a sentence on how to read it, and a note below it.
+
+    Lines, bars and text stay sharp at every size. A cloud of many points must be drawn with `rasterized`: each of them
+    would be an element of the page otherwise.
+    """
 
     heading: str
     explanation: str
@@ -71,11 +79,13 @@ class Picture:
     template: ClassVar[str] = "picture.html"
 
     @property
-    def png(self) -> str:
-        """The figure as PNG in base64."""
+    def svg(self) -> str:
+        """The figure as SVG in base64, always the same for the same figure."""
         buffer = io.BytesIO()
-        self.figure.savefig(buffer, format="png", dpi=130)
-        # 图片以 base64 内嵌：报告是单个文件，拷到哪里都能打开
+        # 编号的盐固定、不写日期：同样的结果再写一次，页面一字不差
+        with rc_context({"svg.hashsalt": "bertsmith"}):
+            self.figure.savefig(buffer, format="svg", dpi=RASTER_DPI, metadata={"Date": None})
+        # 图片以 base64 内嵌：报告是单个文件，拷到哪里都能打开；几张图里的编号也不会相撞
         return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

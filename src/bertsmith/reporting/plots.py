@@ -17,7 +17,7 @@ PAPER = {"mlm": "Masked-LM", "nsp": "Next-sentence"}
 """The losses of the paper's objective, by the names of their figures."""
 
 CHANCE = ("nsp", "sop")
-"""Losses over two equally frequent classes, which a coin tells right half the time."""
+"""Losses over two equally frequent classes, which a coin toss gets right half the time."""
 
 
 def draw_loss_curves(

@@ -35,7 +35,7 @@ def find_site(site: Path = SITE, checkout: Path = CHECKOUT) -> Path:
         return site
     raise ConfigError(
         "this installation holds no documentation; in a checkout of the repository, "
-        "pip install -c constraints.txt -e '.[docs]' and say `bertsmith docs` again"
+        "pip install -c constraints.txt -e '.[docs]' and run `bertsmith docs` again"
     )
 
 

@@ -7,11 +7,12 @@ lines, so the width of every stretch is measured first.
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -108,8 +109,12 @@ class ColouredTexts:
     printable = staticmethod(printable)
 
 
-def attribution_page(attribution: Attribution) -> str:
-    """Returns the coloured text, the check and the values as one self-contained HTML page."""
+def attribution_page(attribution: Attribution, *predicts: str) -> str:
+    """Returns the coloured text, the check and the values as one self-contained HTML page.
+
+    Args:
+        *predicts: the words after `bertsmith predict` that name the model, for the command to type next.
+    """
     found, baseline = attribution.completeness, attribution.baseline
     hidden = "all embeddings zero" if baseline is None else f"every word [{baseline.upper()}]"
     rows = [
@@ -123,8 +128,22 @@ def attribution_page(attribution: Attribution) -> str:
     ]
     texts = ColouredTexts(coloured_runs(attribution), largest_value(attribution), attribution.scored.note)
     parts: list[Part] = [texts, figures_table(rows), Table("Tokens", ("token", "attribution"), tokens)]
-    lead = f"{attribution.scored.target}, by {attribution.method.replace('-', ' ')}"
-    return render_report("What the model goes by", printable(lead), parts, package="bertsmith_school.looking")
+    lead = printable(f"{attribution.scored.target}, by {attribution.method.replace('-', ' ')}")
+    told: dict[str, Any] = {"verdict": verdict_on(attribution), "package": "bertsmith_school.looking"}
+    told["commands"] = [f"bertsmith predict {shlex.join(predicts)} --file YOUR_FILE.txt"] if predicts else []
+    return render_report("What the model goes by", lead, parts, **told)
+
+
+def verdict_on(attribution: Attribution) -> str:
+    """Says in words what raises the number most and what lowers it most, and whether the values can be relied on."""
+    found = [(run.value, run.text) for runs in coloured_runs(attribution) for run in runs if run.value is not None]
+    (most, raising), (least, lowering) = max(found, default=(0.0, "")), min(found, default=(0.0, ""))
+    said = [f"“{raising.strip()}” raises it most ({most:+.3f})"] if most > 0 else []
+    said += [f"“{lowering.strip()}” lowers it most ({least:+.3f})"] if least < 0 else []
+    held = "" if attribution.completeness.holds else " The values do not add up: do not rely on them."
+    doubt = held if attribution.method == "integrated-gradients" else ""
+    target = attribution.scored.target
+    return printable(f"{target[0].upper()}{target[1:]}: {', '.join(said) or 'no word changes it'}.{doubt}")
 
 
 def largest_value(attribution: Attribution) -> float:
@@ -185,14 +204,17 @@ def draw_attribution(attribution: Attribution) -> Drawing:
     return Drawing(figure, " ".join(notes))
 
 
-def write_attribution(attribution: Attribution, path: Path) -> str:
-    """Writes the page, or for a name that ends in `.png` the picture; returns a note, empty as a rule."""
+def write_attribution(attribution: Attribution, path: Path, *predicts: str) -> str:
+    """Writes the page, or for a name that ends in `.png` the picture; returns a note, empty as a rule.
+
+    `predicts` as in `attribution_page`.
+    """
     if path.is_dir():
         raise RunFolderError(f"{path}: is a folder; name a file that ends in .html or .png")
     if path.suffix.lower() == ".png":
         drawn = draw_attribution(attribution)
         return " ".join(note for note in (drawn.note, write_picture(drawn.figure, path)) if note)
-    write_text(path, attribution_page(attribution))
+    write_text(path, attribution_page(attribution, *predicts))
     return ""
 
 

@@ -61,6 +61,13 @@ class Judged(NamedTuple):
     pairs: int
     ties: int
 
+    @property
+    def verdict(self) -> str:
+        """What the share says beside guessing, in words."""
+        # 抛硬币的标准误是 0.5/√n：高出不到两倍，就说不上更好
+        compared = "better" if self.share - 0.5 > 1 / math.sqrt(self.pairs) else "no better"
+        return f"{self.share:.0%} of {self.pairs:,} pairs are judged right, {compared} than a coin"
+
 
 def load_judge(model: str | Path, left_out: str) -> FillMask | Generate:
     """Loads a model that predicts pieces; the refusal of another one names the option to be left out."""
@@ -196,6 +203,15 @@ class Blimp(NamedTuple):
         parts = [one for name, one in self.judged[source].items() if phenomenon in (None, self.phenomena[name])]
         pairs = sum(one.pairs for one in parts)
         return Judged(sum(one.share * one.pairs for one in parts) / pairs, pairs, sum(one.ties for one in parts))
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in words: the whole by the first score, and the weakest phenomenon."""
+        source = next(iter(self.judged))
+        share = {name: self.together(source, name).share for name in self.phenomena.values()}
+        weakest = min(share, key=lambda name: share[name])
+        said = f"{self.together(source).verdict} ({source})"
+        return f"{said}; weakest in {weakest.replace('_', ' ')} ({share[weakest]:.0%})."
 
     def tables(self) -> list[Table]:
         """Returns the tables of a page: by phenomenon, and by paradigm."""

@@ -9,6 +9,7 @@ a model from it, in nats, is the Kullback-Leibler divergence of its odds from th
 from __future__ import annotations
 
 import math
+import shlex
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -169,6 +170,23 @@ class Probes:
     layers: LayerScores
     facts: FactsKnown | None
 
+    @property
+    def verdict(self) -> str:
+        """What was found, in words."""
+        tags = self.layers.tags
+        best = int(np.argmax(tags))
+        where = f"layer {best}" if best else "the embeddings"
+        told = f"tags are clearest in {where}: {tags[best]:.3f}, where the most frequent tag gives"
+        said = [f"{told} {self.layers.usual_tag:.3f}"]
+        if self.pairs:
+            pairs = sum(one.pairs for one in self.pairs.values())
+            share = sum(one.share * one.pairs for one in self.pairs.values()) / pairs
+            said.insert(0, Judged(share, pairs, 0).verdict)
+        if self.facts is not None:
+            said.append(f"its odds of the village's facts are {self.facts.distance:.3f} nats from the true ones")
+        verdict = "; ".join(said)
+        return f"{verdict[0].upper()}{verdict[1:]}."
+
 
 def probe(
     model: str | Path, *, pairs: Path | None = None, tagged: str | None = None, reading: ReadingOptions | None = None
@@ -235,7 +253,8 @@ def write_probes(found: Probes | Blimp, out: Path, name: str) -> None:
     if not isinstance(found, Blimp):
         parts.insert(0, Picture("Layer by layer", "Dashed: always the most frequent.", draw_layers(found.layers)))
     lead = f"What the model in {name} knows, without being trained for it."
-    write_text(out / "report.html", render_report("Probes", lead, parts))
+    look = f'bertsmith attention "YOUR TEXT" --model {shlex.quote(name)} --out {shlex.quote(str(out / "attention"))}'
+    write_text(out / "report.html", render_report("Probes", lead, parts, verdict=found.verdict, commands=[look]))
 
 
 def draw_layers(scores: LayerScores) -> Figure:

@@ -8,7 +8,7 @@ another one as context. A pair is likely where the two point the same way, and w
 - all pairs of a batch share their random words, so that the unlikely side is one matrix product
 - frequent words are left out at random before the windows are laid, and a window ends where its sentence does
 - a step ends after its last piece, also within a sentence: so a run of so many steps is exactly so many passes; steps,
-  seeds and states are those of pre-training: a run that is killed goes on bit for bit
+  seeds and states are those of pre-training: a run that is killed resumes bit for bit
 - vectors are kept in the binary file of the first word2vec program, which gensim reads
 """
 

@@ -8,6 +8,7 @@ of the mean difference over the pairs (Student's t, 95 %).
 from __future__ import annotations
 
 import math
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from bertsmith.files import write_json, write_text
 from bertsmith.reporting.drawing import write_picture
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith_school import RUN_COLOURS
-from bertsmith_school.study.study import Base, Row, Study
+from bertsmith_school.study.study import Arm, Base, Row, Study
 
 LEVEL = 0.95
 SMALLER_IS_BETTER = ("loss", "bits per character")
@@ -179,10 +180,28 @@ def write_report(
     parts.append(figures_table([*figures, FigureRow("seeds", str(seeds), "of each arm")]))
     lead = "Losses are in nats, of the same held-out text with the same masks. " * study.pretrains
     lead += "Tasks are scored by their own metric, with the weights that did best on dev."
-    write_text(out / "report.html", render_report(study.title, lead, parts))
+    verdict, commands = _verdict(said, arms), [_next_command(out, study, base)]
+    write_text(out / "report.html", render_report(study.title, lead, parts, verdict=verdict, commands=commands))
     means = [(arm, {column: mean_of(rows, arm.name, column, arm.group) for column in columns}) for arm in arms]
     write_json(out / "means.json", [{"arm": arm.name, "group": arm.group, **found} for arm, found in means])
     return said, [means_of_group for means_of_group, _ in tables]
+
+
+def _verdict(said: Sequence[str], arms: Sequence[Arm]) -> str:
+    """Returns the first conclusion, or why there is none."""
+    if said:
+        return said[0][0].upper() + said[0][1:]
+    why = "a single model was scored" if len(arms) == 1 else "too few runs have figures"
+    return f"Nothing can be concluded: {why}."
+
+
+def _next_command(out: Path, study: Study, base: Base) -> str:
+    """Returns what to type next: the curves of the runs, or a model of the study on labels of one's own."""
+    folder = shlex.quote(str(out))
+    if study.pretrains:
+        return f"bertsmith report {folder}/runs/*/seed-0 --out {folder}/curves.html"
+    models = " ".join(f"--model {shlex.quote(start.model)}" for start in base.models)
+    return f"bertsmith solve YOUR_LABELS.tsv {models} --out runs/mine"
 
 
 FACTS = {"parameters": "parameters", "tokens": "tokens read"}

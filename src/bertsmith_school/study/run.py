@@ -53,7 +53,7 @@ class StudyOptions:
     jobs: int = option(1, min=1, help="Runs at a time; they share the cores.")
     engine: Engine = option("local", help="Where runs execute: local, or ray for a cluster.")
     documents: DocumentRule = option(
-        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
+        "auto", help="Document: a file, a block between blank lines, or a line; auto: file if several."
     )
     encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
 

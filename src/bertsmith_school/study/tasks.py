@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError, ConfigError, InputError
-from bertsmith.files import make_folder, write_text
+from bertsmith.files import make_folder, parse_json, write_text
 from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.splits import held_out
@@ -114,7 +114,7 @@ class StudyTask:
 def read_tasks(path: Path) -> list[StudyTask]:
     """Reads a TOML file of tasks."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = parse_json(path, tomllib.loads)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: no usable TOML file of tasks ({error})") from None
     if not tables:

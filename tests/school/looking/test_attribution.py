@@ -294,8 +294,12 @@ def test_markup_and_control_characters_are_shown_not_obeyed(marked, tmp_path):
     assert "\x1b" not in "".join(line.plain for line in terminal_text(marked))
     page.encode("utf-8")
     for name in ("a.html", "a.png"):
-        write_attribution(marked, tmp_path / name)
+        write_attribution(marked, tmp_path / name, "--model", "a model")
         assert (tmp_path / name).stat().st_size > 1000
+    written = (tmp_path / "a.html").read_text(encoding="utf-8")
+    strongest = max((run for row in coloured_runs(marked) for run in row), key=lambda run: run.value or 0.0)
+    assert f"raises it most ({strongest.value:+.3f})" in written
+    assert "bertsmith predict --model &#39;a model&#39; --file YOUR_FILE.txt" in written
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 

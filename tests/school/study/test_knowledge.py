@@ -81,7 +81,10 @@ def test_finished_models_stand_in_one_table(finished, models):
             values = [row.figures[column] for row in rows if row.arm == entry["arm"]]
             assert entry[column] == {"value": np.mean(values), "error": pytest.approx(stats.sem(values)), "seeds": 2}
     assert "Mean ± standard error" in shown
-    assert "Mean ± standard error" in (out / "report.html").read_text(encoding="utf-8")
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Mean ± standard error" in page
+    assert '<p class="verdict">SST-2: ' in page
+    assert f"bertsmith solve YOUR_LABELS.tsv --model {models[0]} --model {models[1]}" in page
     # 没有 dev 的一套：从训练文件里留出来的，训练和选择都看不到测试
     asked = json.loads(next((out / "runs").glob("*/seed-1/tasks/*/UD/finetune.json")).read_text())
     assert [asked[part]["examples"] for part in ("train", "dev", "test")] == [48, 12, 20]

@@ -96,6 +96,7 @@ def test_runs_are_made_once_compared_and_more_seeds_join_them(text, tmp_path, fe
     assert "one seed cannot tell" in shown
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "150 pieces" in page
+    assert '<p class="verdict">Bits per character: one seed cannot tell' in page
     assert (tmp_path / "study.png").stat().st_size > 5000
     # 再来一次：做完的不重做；多要一个种子：只补新的
     trained = []

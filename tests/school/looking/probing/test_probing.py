@@ -251,7 +251,9 @@ def test_the_command_with_files_of_ones_own(folder, tmp_path, capsys):
     found = json.loads((tmp_path / "out/probe.json").read_text())
     assert found["pairs"]["order"][1] == 1
     assert np.isfinite(found["layers"]["tags"]).all()
-    assert "Layer by layer" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert "Layer by layer" in page
+    assert "of 1 pairs are judged right, no better than a coin; tags are clearest in " in page
     assert typed(capsys, "probe", folder, "--tagged", tmp_path / "none.conll", code=2).count("\n") == 1
 
 
@@ -314,7 +316,10 @@ def test_blimp_is_judged_by_both_scores_as_their_papers_have_them(tmp_path, caps
     assert found.same == 1
     kept = json.loads((tmp_path / "out/probe.json").read_text())["judged"]["Salazar et al. 2020"]
     assert kept["case"] == [0.5, 2, 2]
-    assert "BLiMP by paradigm" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert "BLiMP by paradigm" in page
+    weakest = min(("subject_verb", "islands"), key=lambda name: found.together("Salazar et al. 2020", name).share)
+    assert f"of 5 pairs are judged right, no better than a coin (Salazar et al. 2020); weakest in {weakest[:7]}" in page
 
 
 def test_only_line_feeds_end_a_pair_of_blimp(tmp_path):
