@@ -1,5 +1,9 @@
 """The main job on somebody's own files, in small."""
 
+import re
+import sys
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ from bertsmith import plan, quickstart
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference import load_pipeline
 from bertsmith.journeys import plan as planning
-from bertsmith.journeys.source import default_vocab_sizes, own_text
+from bertsmith.journeys.source import default_vocab_sizes, learn_vocabulary, own_text, shards_of
 from bertsmith.model import ModelConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for
@@ -69,6 +73,36 @@ def test_two_large_files_are_cut_at_blank_lines_before_anything_is_learned(tmp_p
         quickstart(tmp_path, tmp_path / "out", documents="file", size="1/64", minutes=0.05)
 
 
+def test_a_list_of_lines_is_own_text_too(tmp_path):
+    lines = [f"Day {n}: the man eats bread, and the dog sleeps by the door." for n in range(120)]
+    (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"a\.txt: a line is a document, as none of its 120 lines is blank"):
+        source = own_text([tmp_path / "a.txt"], documents="auto", encoding="auto", leave_out=tmp_path / "out")
+    assert source.documents == "line"
+    counts = shards_of(source, learn_vocabulary(source, "wordpiece", [300]), tmp_path / "corpus").counts
+    assert sum(split.documents for split in counts.values()) == 120
+
+
+def test_what_is_lost_and_repeated_in_own_text_is_said_once(tmp_path):
+    for number, text in enumerate([*ENGLISH.split("\n\n"), ENGLISH.split("\n\n")[0]]):
+        (tmp_path / f"{number}.txt").write_text(f"{text}\nPage footer [SEP] of the company.", encoding="utf-8")
+    source = own_text([tmp_path], documents="auto", encoding="auto", leave_out=tmp_path / "out")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tokenizer = learn_vocabulary(source, "wordpiece", [300])
+        shards_of(source, tokenizer, tmp_path / "out" / "corpus")
+        shards_of(source, tokenizer, tmp_path / "out" / "corpus")
+    vocabulary, *corpus = (str(one.message) for one in caught)
+    assert vocabulary.startswith("special tokens stand in the text as words ([SEP] 31 times)")
+    assert corpus[:2] == ["dropped 1 duplicates", "31 special tokens stand in the text as words: plain characters"]
+    assert re.match(r"\d+ lines repeat one that stands in 10 documents or more: .* of the held-out ones", corpus[2])
+    assert len(corpus) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # of a sample, as `plan` reads, and of the bundled world nothing is said
+        shards_of(replace(source, warns=False), tokenizer, tmp_path / "out" / "sample")
+
+
 @pytest.fixture
 def timed(monkeypatch):
     """Two small sizes alone, and the seconds of their steps as they are set."""
@@ -92,14 +126,61 @@ def test_the_size_is_the_one_that_plan_chooses(tmp_path, timed, seconds, capsys)
     assert quickstart(tmp_path / "a.txt", tmp_path / "q", **how).metrics == first.metrics
 
 
-def test_a_time_in_which_no_size_learns_is_refused(tmp_path, timed):
+class ReachedTraining(Exception):
+    """Ends a quickstart where its training would begin."""
+
+
+@pytest.fixture
+def recipes(monkeypatch):
+    """The recipes that training would have begun with."""
+    found = []
+
+    def pretrain(out, corpus, tokenizer, recipe, **how):
+        found.append(recipe)
+        raise ReachedTraining
+
+    monkeypatch.setattr(sys.modules["bertsmith.journeys.quickstart"], "pretrain", pretrain)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("how", "size"),
+    [
+        ({}, "1/64"),
+        ({"size": "2/64"}, "2/64"),
+        ({"family": "bert"}, "mini"),
+        ({"family": "bert", "objective": "mlm+nsp"}, "mini"),
+        ({"family": "electra", "size": "2/64"}, "2/64"),
+    ],
+)
+def test_a_time_in_which_the_fewest_steps_do_not_fit_is_refused(tmp_path, timed, recipes, how, size):
     (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
-    timed |= dict.fromkeys(timed, 60.0)
-    with pytest.raises(ConfigError, match=r"in 0.05 minutes 1/64 takes 0 of at least 20 steps .* give [\d.]+ minutes"):
-        quickstart(tmp_path / "a.txt", tmp_path / "q", minutes=0.05)
+    timed |= dict.fromkeys((*timed, "mini"), 60.0)
+    with pytest.raises(ConfigError) as refused:
+        quickstart(tmp_path / "a.txt", tmp_path / "q", minutes=0.05, **how)
+    said = re.fullmatch(
+        rf"in 0.05 minutes, \S+ of them for preparation and report, {size} takes 0 of at least 20 steps on this"
+        r" machine; give ([\d.]+) minutes( or a smaller size)?",
+        str(refused.value),
+    )
+    assert said
+    assert bool(said[2]) == bool(how)
     # 语料已经做好，换个时间就能接着用；别的什么也没有开始
     assert {path.name for path in (tmp_path / "q").iterdir()} >= {"corpus"}
-    assert not (tmp_path / "q" / "model").exists()
+    assert recipes == []
+    with pytest.raises(ReachedTraining):
+        quickstart(tmp_path / "a.txt", tmp_path / "q", minutes=float(said[1]), **how)
+
+
+@pytest.mark.parametrize("how", [{}, {"family": "bert", "size": "2/64"}])
+@pytest.mark.parametrize(("spent", "left"), [(0.0, 1.0), (0.4, 0.6), (0.9, 0.5)])
+def test_preparing_counts_against_the_minutes(tmp_path, timed, recipes, monkeypatch, how, spent, left):
+    (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
+    monkeypatch.setattr(sys.modules["bertsmith.journeys.quickstart"], "_minutes_spent", lambda _: spent)
+    with pytest.raises(ReachedTraining):
+        quickstart(tmp_path / "a.txt", tmp_path / "q", minutes=1.0, **how)
+    # 训练自己计时的那几步也算在内
+    assert left - 0.05 < recipes[0].length.minutes < left
 
 
 def test_the_report_and_the_terminal_say_what_the_loss_means(tmp_path, capsys):

@@ -152,4 +152,4 @@ def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp
     said = " ".join(shown.getvalue().split())
     assert said.count("such runs have") == times
     assert "after 8% of the run" not in said
-    assert "data:image/png;base64" in write_run_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    assert "data:image/svg+xml;base64" in write_run_report([tmp_path / "run"], tmp_path / "report.html").read_text()

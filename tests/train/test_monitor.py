@@ -46,6 +46,12 @@ def test_no_flipped_bit_of_a_log_changes_a_figure(log):
             assert not said or f"metrics.jsonl: line {line} is damaged; " in said, (place, bit)
 
 
+def test_a_line_of_a_log_that_is_nested_without_end_is_damaged(log):
+    log.write_bytes(log.read_bytes() + b"[" * 200_000 + b"\n")
+    with pytest.raises(RunFolderError, match=rf"metrics\.jsonl: line {len(ROWS) + 1} is damaged"):
+        read_metrics(log)
+
+
 def test_a_log_cut_off_anywhere_has_the_rows_before(log):
     content = log.read_bytes()
     for length in range(len(content)):

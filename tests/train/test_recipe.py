@@ -121,6 +121,9 @@ def test_an_impossible_file_is_refused_in_a_line(tmp_path, tables, message):
 def test_a_file_that_is_missing_or_no_toml_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         chosen_recipe({"steps": 3}, tmp_path / "nowhere.toml")
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match=r"deep.toml: cannot be read \(nested too deeply\)"):
+        chosen_recipe({"steps": 3}, tmp_path / "deep.toml")
     (tmp_path / "b.toml").write_text("[model")
     with pytest.raises(ConfigError, match="b.toml: cannot be read"):
         chosen_recipe({"steps": 3}, tmp_path / "b.toml")

@@ -99,7 +99,7 @@ def test_the_report_of_a_run(runs, tmp_path):
     assert f"{last['mlm_loss']:.3f} nats" in page
     assert f"perplexity {last['perplexity']:.1f}" in page
     assert verdict_on(last["mlm_loss"], last["unigram_entropy"]) in page
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/svg+xml;base64,") == 2
     assert "<h2>Recipe</h2>" in page
     assert not re.search(r"(src|href)='(?!data:)", page)
 

@@ -40,7 +40,15 @@ from bertsmith.model import NAMED_SIZES, ModelConfig
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.settings import built, divided, option
 from bertsmith.tokenizer import Tokenizer
-from bertsmith.train.budget import FEWEST_STEPS, StepCosts, sample_costs, seconds_for, seconds_per_step, steps_within
+from bertsmith.train.budget import (
+    FEWEST_STEPS,
+    TIMED_STEPS,
+    StepCosts,
+    sample_costs,
+    seconds_for,
+    seconds_per_step,
+    steps_within,
+)
 from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.forecast import LAWS, LossLaw, is_as_measured
@@ -112,6 +120,28 @@ class Forecast:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How fast a model trains on this machine: seconds of a step, and of an evaluation on held-out text."""
+
+    step: float
+    evaluating: float
+
+    def steps_within(self, minutes: float) -> int:
+        """Returns how many steps fit beside evaluations and savings."""
+        return max(0, int(steps_within(60 * minutes, self.step, self.evaluating)))
+
+    @property
+    def minutes_for_fewest(self) -> float:
+        """The time in which `FEWEST_STEPS` steps fit."""
+        return seconds_for(FEWEST_STEPS, self.step, self.evaluating) / 60
+
+    @property
+    def minutes_for_timing(self) -> float:
+        """What a run takes to time its own steps before it begins."""
+        return (TIMED_STEPS * self.step + self.evaluating) / 60
+
+
+@dataclass(frozen=True)
 class Plan:
     """What was measured of text and machine, and what follows.
 
@@ -171,7 +201,7 @@ def plan(
         corpus = shards_of(part, tokenizer, folder / "corpus", keep_duplicates=True)
         text_tokens = corpus.counts[TRAIN].tokens * source.bytes / read
         forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, ranks))
-    ranks.on_first(lambda: _require_steps(forecasts, options))
+    ranks.on_first(lambda: _require_steps(forecasts, options.minutes, smaller=bool(options.sizes)))
     return Plan(
         minutes=options.minutes,
         text_bytes=source.bytes,
@@ -183,12 +213,49 @@ def plan(
     )
 
 
-def best_size(corpus: TokenCorpus, tokenizer: Tokenizer, family: str, minutes: float) -> Forecast:
-    """Returns the size that learns most from shards that are there, as `plan` finds it."""
-    options, text_tokens = PlanOptions(minutes=minutes, family=family), corpus.counts[TRAIN].tokens
+def best_size(corpus: TokenCorpus, tokenizer: Tokenizer, family: str, minutes: float, spent: float = 0.0) -> Forecast:
+    """Returns the size that learns most from shards that are there, as `plan` finds it.
+
+    Args:
+        spent: minutes that are not for pre-training, of those that were asked for.
+    """
+    options, text_tokens = PlanOptions(minutes_left(minutes, spent), family), corpus.counts[TRAIN].tokens
     forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, Ranks()))
-    _require_steps(forecasts, options)
+    _require_steps(forecasts, minutes, spent)
     return _best(forecasts, LAWS[family])
+
+
+def minutes_left(minutes: float, spent: float) -> float:
+    """Returns what is left for pre-training: half at least, however long the text took to prepare."""
+    return max(minutes - spent, minutes / 2)
+
+
+def pace_of(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> Pace:
+    """Returns how fast a recipe trains, from a few steps of a model that is thrown away."""
+    costs = sample_costs(recipe, corpus, tokenizer, 0)
+    per_step = _measured(recipe.changed(steps=1), corpus, tokenizer, Ranks())
+    return Pace(per_step, per_step * _evaluation_in_steps(recipe, costs, corpus.counts[TRAIN].tokens))
+
+
+def too_short(
+    size: str, steps: int, minutes_for_fewest: float, minutes: float, spent: float = 0.0, *, smaller: bool = False
+) -> ConfigError:
+    """Returns the refusal of a time in which only some steps fit, with the minutes that would do.
+
+    Args:
+        minutes_for_fewest: those in which `FEWEST_STEPS` fit.
+        minutes: those asked for.
+        spent: how many of them are not for pre-training.
+        smaller: whether a smaller size can be asked for.
+    """
+    # 机器下次可能慢一点：多给一成，再往上取整
+    least = 1.1 * minutes_for_fewest
+    enough = max(0.05, math.ceil(100 * min(spent + least, 2 * least)) / 100)
+    besides = f", {spent:.2g} of them for preparation and report," if spent else ""
+    return ConfigError(
+        f"in {minutes:g} minutes{besides} {size} takes {steps} of at least {FEWEST_STEPS} steps on this machine; give"
+        f" {enough:g} minutes{' or a smaller size' * smaller}"
+    )
 
 
 def _best(forecasts: Sequence[Forecast], law: LossLaw) -> Forecast:
@@ -221,7 +288,7 @@ def _sample(source: TextSource, folder: Path) -> tuple[TextSource, int]:
         read += text_bytes(file, source.encoding) if taken < room else taken
     if not any(line.strip() for file in files for line in read_lines(file, "utf-8")):
         raise InputError(f"no text in {', '.join(str(file) for file in source.files[:3])}")
-    return replace(source, files=files, encoding="utf-8"), read
+    return replace(source, files=files, encoding="utf-8", warns=False), read
 
 
 def _recipe(size: str, options: PlanOptions) -> PreTrainingRecipe:
@@ -231,25 +298,19 @@ def _recipe(size: str, options: PlanOptions) -> PreTrainingRecipe:
     return recipe_for(size, family=family, objective="mlm", device=device, steps=1, **native_settings(device))
 
 
-def _require_steps(forecasts: Sequence[Forecast], options: PlanOptions) -> None:
-    if any(each.fits for each in forecasts):
-        return
-    fastest = min(forecasts, key=lambda each: each.minutes_for_fewest)
-    # 机器下次可能慢一点：多给一成，再往上取整
-    enough = max(0.05, math.ceil(110 * fastest.minutes_for_fewest) / 100)
-    raise ConfigError(
-        f"in {options.minutes:g} minutes {fastest.size} takes {fastest.steps} of at least {FEWEST_STEPS} steps on"
-        f" this machine; give {enough:g} minutes{' or a smaller size' * bool(options.sizes)}"
-    )
+def _require_steps(forecasts: Sequence[Forecast], minutes: float, spent: float = 0.0, *, smaller: bool = False) -> None:
+    if not any(each.fits for each in forecasts):
+        fastest = min(forecasts, key=lambda each: each.minutes_for_fewest)
+        raise too_short(fastest.size, fastest.steps, fastest.minutes_for_fewest, minutes, spent, smaller=smaller)
 
 
 def _forecasts(
     corpus: TokenCorpus, tokenizer: Tokenizer, options: PlanOptions, text_tokens: float, ranks: Ranks
 ) -> Iterator[Forecast]:
     """Measures sizes from the smallest on: those asked for, or all until one learns less in the time."""
-    law, device, seconds = LAWS[options.family], best_device(), 60 * options.minutes
+    law, device = LAWS[options.family], best_device()
     # 一步久到试几步就用去这么多时间的，训练起来也走不了几步
-    longest = min(MEASURING_SECONDS, seconds / 4)
+    longest = min(MEASURING_SECONDS, 60 * options.minutes / 4)
     known: tuple[float, float] | None = None
     least = math.inf
     for size in sorted(options.sizes or NAMED_SIZES, key=_size_of_blocks):
@@ -261,8 +322,8 @@ def _forecasts(
         measured = guessed * TIMED <= longest or device.type in ASYNCHRONOUS
         per_step = _measured(recipe, corpus, tokenizer, ranks) if measured else guessed
         known = per_step, costs.flops
-        evaluating = per_step * _evaluation_in_steps(recipe, costs, text_tokens)
-        steps = max(0, int(steps_within(seconds, per_step, evaluating)))
+        pace = Pace(per_step, per_step * _evaluation_in_steps(recipe, costs, text_tokens))
+        steps = pace.steps_within(options.minutes)
         tokens, parameters = steps * costs.tokens, ParameterCounts.of(recipe.model_config(tokenizer)).encoder
         if not options.sizes and steps < FEWEST_STEPS and least < math.inf:
             return
@@ -281,7 +342,7 @@ def _forecasts(
             batch_size=recipe.data.batch_size,
             seconds_per_step=per_step,
             measured=measured,
-            minutes_for_fewest=seconds_for(FEWEST_STEPS, per_step, evaluating) / 60,
+            minutes_for_fewest=pace.minutes_for_fewest,
             steps=steps,
             tokens=tokens,
             passes=tokens / text_tokens,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,11 @@ from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError, RunFolderError
-from bertsmith.files import claim_folder, leaving_no_trace, read_json, write_json
+from bertsmith.files import claim_folder, leaving_no_trace, locked, make_folder, read_json, write_json
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import Evaluation
-from bertsmith.journeys.plan import DEFAULT_MINUTES, best_size
+from bertsmith.journeys.plan import DEFAULT_MINUTES, best_size, minutes_left, pace_of, too_short
 from bertsmith.journeys.searching import learn_to_search, require_searchable
 from bertsmith.journeys.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.journeys.source import (
@@ -44,7 +43,7 @@ from bertsmith.journeys.source import (
     shards_of,
     text_files,
 )
-from bertsmith.journeys.village import REVIEWS, bundled_world
+from bertsmith.journeys.village import REVIEW_RECIPE, REVIEWS, bundled_world
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import family_named
 from bertsmith.objectives import objective_named
@@ -52,12 +51,15 @@ from bertsmith.settings import Result, changed, divided, option
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
 from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.forecast import LAWS
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import latest_end, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe
 
 WORLD_STEPS, WORLD_BATCH = 800, 32
 """Steps on the bundled world and stories in each: half a minute on two cores, and enough to tell a true next sentence.
 Smaller batches learn the words as fast, and the next sentence later."""
+
+FINISHING = 5.0
+"""Seconds that are kept free for what follows pre-training: filled masks and the report."""
 
 OWN_FAMILY, WORLD_FAMILY = "modernbert", "bert"
 """What learns most in the same time ("What learns best" in docs/notes/measurements.md), and the paper's model."""
@@ -80,7 +82,7 @@ class QuickstartOptions:
     )
     size: str | None = option(None, help="Size: tiny to large, or L/H such as 6/384; default: as plan chooses.")
     minutes: float | None = option(
-        None, min=0.05, help="Minutes of pre-training; default: 10 (bundled village: 800 steps)."
+        None, min=0.05, help="Minutes from text to model; default: 10 (bundled village: 800 steps)."
     )
     vocab_size: int | None = option(
         None, min=1, help="Vocabulary size; default: 4,096 to 30,522, by the amount of text."
@@ -126,7 +128,7 @@ def quickstart(
     (chosen,) = divided(settings, QuickstartOptions, command="quickstart")
     folder = Path(out)
     options = changed(QuickstartOptions(text_files(corpus, "corpus"), folder), **chosen)
-    with on_device(device), leaving_no_trace(folder, *WORK):
+    with on_device(device), leaving_no_trace(folder, *WORK), locked(make_folder(folder)):
         found = _journey(options, console or Console(quiet=True))
     # 词频熵是只懂词频的模型的损失：低于它才说明用上了上下文，所以要并排放着
     metrics = {**found.pretraining.heldout, "unigram_entropy": found.pretraining.unigram_entropy}
@@ -164,8 +166,7 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
         f" (+ {heldout.documents:,} documents held out); unigram entropy {corpus.unigram_entropy:.2f} nats"
     )
 
-    if size is None:
-        recipe = _recipe(options, _size_for(recipe, corpus, tokenizer, out, console))
+    recipe = _fitted(options, size, corpus, tokenizer, begun, console)
     titles = " + ".join(term.title for term in recipe.build_objective().terms)
     console.print(f"[bold]4 · pre-training[/bold] ({recipe.model.family}: {titles})")
     result = QuickstartResult(pretrain(out, corpus, tokenizer, recipe, console=console, device=best_device()))
@@ -185,20 +186,51 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
     return result
 
 
-def _size_for(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer, out: Path, console: Console) -> str:
-    """Returns the size that learns most in the time, where that is known; that of the run, where one was begun."""
-    if (out / "recipe.toml").exists():
-        return PreTrainingRecipe.load(out).model.size
+def _fitted(
+    options: QuickstartOptions,
+    size: str | None,
+    corpus: TokenCorpus,
+    tokenizer: Tokenizer,
+    begun: float,
+    console: Console,
+) -> PreTrainingRecipe:
+    """Returns the recipe with the size that learns most, where that is known, and the minutes that are left for it.
+
+    Args:
+        begun: when the command began, by the monotonic clock.
+
+    Raises:
+        ConfigError: the fewest steps would end too late.
+    """
+    recipe = _recipe(options, size)
+    if (options.out / "recipe.toml").exists():
+        # 续训：大小和分钟数在开始时就定下了
+        there = PreTrainingRecipe.load(options.out)
+        return _recipe(options, size or there.model.size).changed(minutes=there.length.minutes)
+    minutes, family = recipe.length.minutes, recipe.model.family
+    if not minutes:
+        return recipe
     # 没有量过的家族和目标，没有规律可循：照旧
-    if not recipe.length.minutes or recipe.model.family not in LAWS or recipe.objective != "mlm":
-        return recipe.model.size
-    with console.status("measuring which size learns most"):
-        found = best_size(corpus, tokenizer, recipe.model.family, recipe.length.minutes)
-    console.print(
-        f"    {found.size} learns most in {recipe.length.minutes:g} minutes here: about {found.steps:,} steps, and"
-        f" {found.loss:.2f} nats to expect"
-    )
-    return found.size
+    if size is None and family in LAWS and recipe.objective == "mlm":
+        with console.status("measuring which size learns most"):
+            found = best_size(corpus, tokenizer, family, minutes, _minutes_spent(begun))
+        console.print(
+            f"    {found.size} learns most in {minutes:g} minutes here: about {found.steps:,} steps, and"
+            f" {found.loss:.2f} nats to expect"
+        )
+        recipe = _recipe(options, found.size)
+    pace = pace_of(recipe, corpus, tokenizer)
+    spent = _minutes_spent(begun)
+    left, fewest = minutes_left(minutes, spent), pace.minutes_for_fewest
+    if 60 * fewest > latest_end(left):
+        raise too_short(recipe.model.size, pace.steps_within(left), fewest, minutes, spent, smaller=True)
+    # 训练自己还要再计一次时：那几步也算在这些分钟里
+    return recipe.changed(minutes=max(left - pace.minutes_for_timing, fewest))
+
+
+def _minutes_spent(begun: float) -> float:
+    """Returns the minutes that are not for pre-training: those since the begin, and those of the report."""
+    return (time.monotonic() - begun + FINISHING) / 60
 
 
 def _recipe(options: QuickstartOptions, size: str | None) -> PreTrainingRecipe:
@@ -268,10 +300,7 @@ def _compare_sentiment(source: TextSource, out: Path, seed: int) -> dict[str, Ev
     train, dev, test = source.reviews.values()
     task, scores = ClassificationTask.of(train), {}
     for name in ("pretrained", "random"):
-        # 很小的模型比论文的 2e-5 和 2 到 4 轮需要更大的学习率、更多的轮数；200 个标签每轮只有 13 步，10 轮有时还没学会
-        settings = FineTuningSettings(
-            epochs=20, batch_size=16, learning_rate=2e-4, seed=seed, from_random=name == "random"
-        )
+        settings = replace(REVIEW_RECIPE, seed=seed, from_random=name == "random")
         run = out / "sentiment" / name
         result = fine_tune(task, out / "model", train, dev, run, settings, test=test, device=best_device())
         assert result.test is not None

@@ -51,7 +51,7 @@ def pretrain(
         tokenizer: the folder of the tokenizer that made them.
         out: the run folder.
         recipe: a TOML file to begin with; settings given here win over it.
-        start_from: go on training this model: a folder, or `org/name` on the Hub; the option `--from`.
+        start_from: continue training this model: a folder, or `org/name` on the Hub; the option `--from`.
         console: shows progress; silent when None.
         device: None takes the GPU where there is one.
         ranks: processes that are connected already; None connects those that torchrun started.

@@ -70,7 +70,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             rows.append(_row_of(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             # 被杀时最后一行可能只写了一半：没有行尾，也没有右括号；其余读不通的行都是损坏
             if number == len(lines) and line.isascii() and b"}" not in line:
                 break

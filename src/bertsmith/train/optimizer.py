@@ -5,7 +5,7 @@ falls linearly to zero. A new entry of `OPTIMIZERS` becomes a value of `--optimi
 
 With a large rate and small batches each step moves the weights past where they should be, and the scores of one step
 and the next differ. Their average over many steps does not move like that (Polyak and Juditsky 1992; Izmailov et al.
-2018). `follow_weights` keeps it in the state of the optimizer, so that a resumed run goes on with it.
+2018). `follow_weights` keeps it in the state of the optimizer, so that a resumed run keeps it.
 """
 
 from __future__ import annotations

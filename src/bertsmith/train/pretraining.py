@@ -99,10 +99,15 @@ class RunOptions:
 BARELY = 0.05
 """Share of the unigram entropy: a model that gained less has hardly begun to use context."""
 OVERSHOOT, LEAST_OVERSHOOT = 0.25, 15.0
-"""A run that takes so much longer than the minutes that it was given, as a share and in seconds at least, is ended."""
+"""Of `latest_end`: a share of the minutes, and seconds at least."""
 
 MODELS = "models"
 """Folder of a run with the model folders kept on the way, each called after its step."""
+
+
+def latest_end(minutes: float) -> float:
+    """Returns the seconds after which a run that was given so many minutes is ended."""
+    return 60 * minutes + max(OVERSHOOT * 60 * minutes, LEAST_OVERSHOOT)
 
 
 def kept_steps(total_steps: int, count: int) -> list[int]:
@@ -385,7 +390,7 @@ class PreTrainingRun:
         if trainer.step < total:
             self.console.print(
                 f"ended after step {trainer.step} of {total}: the machine was slower than it was measured to be, and"
-                f" the {self.recipe.length.minutes:g} minutes are over"
+                f" the {self.recipe.length.minutes:.3g} minutes are over"
             )
 
     def _draw(self) -> PreTrainingBatch:
@@ -412,9 +417,8 @@ class PreTrainingRun:
 
     def _is_late(self) -> bool:
         """Whether the run has taken too much longer than its minutes; the fewest steps are taken in any case."""
-        seconds = 60 * self.recipe.length.minutes
-        limit = seconds + max(OVERSHOOT * seconds, LEAST_OVERSHOOT)
-        return bool(seconds) and self.total_steps > FEWEST_STEPS and self._seconds() > limit
+        minutes = self.recipe.length.minutes
+        return bool(minutes) and self.total_steps > FEWEST_STEPS and self._seconds() > latest_end(minutes)
 
     def _count(self, batch: PreTrainingBatch, output: LossOutput, request: StopRequest) -> tuple[bool, bool, bool]:
         """Adds up a step, and finds out together with the other ranks whether to stop, to save, and to end."""

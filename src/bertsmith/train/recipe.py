@@ -19,7 +19,7 @@ import tomli_w
 from bertsmith import __version__
 from bertsmith.data.stream.stream import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
-from bertsmith.files import write_text
+from bertsmith.files import parse_json, write_text
 from bertsmith.hub import hub_name, pin
 from bertsmith.model import Family, ModelConfig, family_named
 from bertsmith.objectives.distillation import DistilledObjective, TeacherSettings
@@ -263,7 +263,7 @@ class PreTrainingRecipe:
 def read_table(path: Path) -> dict[str, Any]:
     """Returns the settings of a recipe file, by name."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = parse_json(path, tomllib.loads)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
     # 0.2 之前的配方没有表，也没有版本号

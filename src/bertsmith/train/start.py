@@ -1,6 +1,6 @@
 """What a recipe starts from: the model with its first weights, its trainer, its stream of batches.
 
-Fresh weights, or those of a model folder whose training goes on (continued pre-training on the text of a domain:
+Fresh weights, or those of a model folder that is trained further (continued pre-training on the text of a domain:
 Gururangan et al. 2020). Heads that the folder lacks start afresh.
 """
 

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError, RunFolderError
-from bertsmith.files import atomic_path, parse_json
+from bertsmith.files import atomic_path, chunks_of, parse_json
 from bertsmith.train.trainer import BertTrainer
 
 _DAMAGED = "damaged-"
@@ -189,7 +189,6 @@ def _restore(trainer: BertTrainer[Any], tensors: dict[str, Tensor]) -> None:
 
 def _checksum(path: Path, progress: dict[str, Any]) -> str:
     digest = hashlib.blake2b(json.dumps(progress).encode(), digest_size=16)
-    with path.open("rb") as handle:
-        while chunk := handle.read(1 << 22):
-            digest.update(chunk)
+    for chunk in chunks_of(path):
+        digest.update(chunk)
     return digest.hexdigest()

@@ -10,7 +10,7 @@
 
 MLflow, TensorBoard and Weights & Biases are such listeners (`TRACKERS`), each by its own client, which is imported when
 the tracker is asked for. `metrics.jsonl` is not one of them: the run itself depends on it. A listener only watches. One
-that raises an error is left out from there on, with one warning, and the run goes on.
+that raises an error is left out from there on, with one warning, and the run continues.
 """
 
 from __future__ import annotations
