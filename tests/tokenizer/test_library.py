@@ -377,6 +377,8 @@ def test_a_template_that_no_encoder_reads_is_refused(tmp_path, pair):
 
 
 SPACED = {
+    "Split": lambda: pre_tokenizers.Split(tokenizers.Regex(r"\s+"), "isolated"),
+    "Metaspace": lambda: pre_tokenizers.Metaspace(prepend_scheme="never"),
     "Whitespace": pre_tokenizers.Whitespace,
     "WhitespaceSplit": pre_tokenizers.WhitespaceSplit,
     "Digits": pre_tokenizers.Digits,
@@ -420,6 +422,22 @@ def test_offsets_are_where_the_piece_stands(first, adds_space, processor, tmp_pa
             assert text[start:end].strip() == ("" if tokenizer.vocab[index].strip("Ġ") == "" else piece)
         covered |= set(range(start, end))
     assert {place for place, char in enumerate(text) if not char.isspace()} <= covered
+
+
+@pytest.mark.parametrize("first", SPACED)
+def test_offsets_that_leave_letters_out_are_noticed_once_and_mended(first, tmp_path, monkeypatch):
+    """As the library gives them where it trims by itself: a folder is not believed before a text was looked at."""
+    text = "The man eats  bread, a b\u3000I am 12 years! x"
+    right = of_library(tmp_path, first).align_flat([text, "x", text])
+    monkeypatch.setattr("bertsmith.tokenizer.library._untrimmed", copy.deepcopy)
+    tokenizer = load_tokenizer(tmp_path)
+    # what trims is no longer told either, so that its offsets are taken as they are
+    tokenizer._trims = False
+    aligned = tokenizer.align_flat([text, "x", text])
+    assert tokenizer._loses == (first in ("Split", "Whitespace", "WhitespaceSplit"))
+    assert aligned.ids.tolist() == right.ids.tolist()
+    for start, end, wanted, last in zip(aligned.starts, aligned.ends, right.starts, right.ends, strict=True):
+        assert (start, end) == (wanted, last) or not text[wanted:last].strip()
 
 
 @pytest.mark.parametrize("first", SPACED)

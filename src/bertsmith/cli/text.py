@@ -53,7 +53,9 @@ def corpus(
     from rich.console import Console
 
     from bertsmith.data.corpus.build import build_corpus
+    from bertsmith.data.corpus.commit import read_statistics
     from bertsmith.data.corpus.manifest import HELDOUT, TRAIN, read_manifest
+    from bertsmith.data.corpus.statistics import remarks_on
     from bertsmith.reporting.progress import LiveProgress
 
     with LiveProgress(Console(stderr=True)) as progress:
@@ -70,28 +72,13 @@ def corpus(
     for split in (TRAIN, HELDOUT):
         counts = built.details.counts[split]
         print(f"{split}: {counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens")
-    for note in notes:
-        print(note)
     found = built.metrics
-    exact, near = found["exact_duplicates"], found["near_duplicates"]
-    looked_for_near = "near_duplicates" in settings
     print(
         f"{found['pieces_per_word']:.3f} pieces per word; [UNK] {100 * found['unknown_rate']:.3f} %, with "
-        f"{100 * found['unknown_characters']:.3f} % of the characters; "
-        f"dropped {exact:,} duplicates" + (f" and {near:,} near-duplicates" if looked_for_near else "")
+        f"{100 * found['unknown_characters']:.3f} % of the characters"
     )
-    if found["unknown_characters"] > 0.01:
-        print("the vocabulary cannot spell what is [UNK]; learn one from this text, or with --kind bpe or unigram")
-    if found["special_tokens_as_text"]:
-        print(f"{found['special_tokens_as_text']:,} special tokens stand in the text as words: plain characters")
-    if found["repeated_lines_dropped"]:
-        print(f"dropped {found['repeated_lines_dropped']:,} copies of repeated lines")
-    elif found["repeated_lines_copies"]:
-        print(
-            f"{found['repeated_lines_copies']:,} lines repeat one that stands in 10 documents or more, "
-            f"{100 * found['repeated_lines_token_share']:.1f} % of the tokens, held-out ones too; "
-            "--drop-repeated-lines 10 keeps one copy of each"
-        )
+    for remark in (*notes, *remarks_on(read_statistics(out))):
+        print(remark)
     rule = read_manifest(out).settings["documents"]
     print(f"unigram entropy {found['unigram_entropy']:.3f} nats; documents: {rule}; in {out}")
 

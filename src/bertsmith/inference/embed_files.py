@@ -24,8 +24,17 @@ from numpy.typing import NDArray
 
 from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding
-from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
-from bertsmith.files import atomic_path, locked, make_folder, read_json, require_utf8_names, write_json
+from bertsmith.data.reading.text import require_plain_text
+from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.files import (
+    atomic_path,
+    leaving_no_trace,
+    locked,
+    make_folder,
+    read_json,
+    require_utf8_names,
+    write_json,
+)
 from bertsmith.hub import model_folder, noted_start
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import PART, Engine, InferenceConfig, Precision
@@ -111,21 +120,15 @@ def embed_files(
     folder = model_folder(folder)
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such model folder")
-    make_folder(parts)
     count = workers
     if engine == "local":
         # 一个文件归一个进程：多出来的进程分走了核，却没有活
         count = min(available_cores() if workers is None else workers, len(files))
     threads = 0 if engine == "ray" or count == 1 else max(1, available_cores() // (count or 1))
     probe = _Probe(str(folder), _state(folder), settings, threads)
-    with locked(parts):
-        try:
-            todo, precision, width = _planned(parts, files, folder, noted, probe, engine, count)
-        except BertsmithError:
-            # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
-            if not (parts / _REQUEST).exists():
-                shutil.rmtree(parts)
-            raise
+    # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
+    with leaving_no_trace(parts, _REQUEST), locked(make_folder(parts)):
+        todo, precision, width = _planned(parts, files, folder, noted, probe, engine, count)
         lines = sum(file.lines for file in todo)
         work = _FileWork(probe.folder, probe.state, parts, settings, precision, threads, PART)
         _make_parts(work, todo, engine, count, lambda done: on_progress(done, lines) if on_progress else None)
@@ -232,6 +235,7 @@ def _check(files: Sequence[str | Path], settings: EmbedSettings) -> None:
     for file in files:
         if not Path(file).is_file():
             raise InputError(f"{file}: no such file")
+    require_plain_text([Path(file) for file in files], "a line each")
     InferenceConfig(precision=settings.precision, batch_tokens=settings.batch_tokens, engine=settings.engine)
 
 

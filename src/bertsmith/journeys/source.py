@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,20 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.data.corpus.build import build_shards
-from bertsmith.data.corpus.commit import CHUNKS_MADE
+from bertsmith.data.corpus.commit import CHUNKS_MADE, read_statistics
 from bertsmith.data.corpus.manifest import MANIFEST
 from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.corpus.statistics import remarks_on
 from bertsmith.data.reading.documents import readable_files, text_bytes
 from bertsmith.data.reading.records import FileNames, require_file_names
 from bertsmith.data.reading.text import (
     LEAST_TEXTS,
     DocumentRule,
+    corpus_documents,
     few_texts_error,
     read_documents,
     read_text,
     require_plain_text,
-    resolve_documents,
 )
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
@@ -35,7 +37,7 @@ HELDOUT_SHARE = 0.04
 WORK = ("state", f"corpus/{CHUNKS_MADE}", f"corpus/{MANIFEST}")
 """What a journey does not take back when it is refused: steps of training, and a corpus, made or half made."""
 
-DOCUMENTS_HELP = "Document: a file, or a block between blank lines; auto: file if several."
+DOCUMENTS_HELP = "Document: a file, a block between blank lines, or a line; auto: file if several."
 ENCODING_HELP = "Encoding: auto, or a codec such as iso-8859-1."
 """Of options that every journey over text has."""
 
@@ -47,6 +49,7 @@ class TextSource:
     Attributes:
         settings: what a rerun must share to resume in the same folder.
         reviews: part → the sentiment task of the bundled world; empty for other text.
+        warns: whether what is lost or repeated in it is worth a warning, as in the reader's own text.
     """
 
     name: str
@@ -55,6 +58,12 @@ class TextSource:
     encoding: str
     settings: dict[str, Any]
     reviews: Mapping[str, list[LabelledText]] = field(default_factory=dict)
+    warns: bool = False
+
+    def warn(self, note: str) -> None:
+        """Warns of something about this text."""
+        if self.warns:
+            warnings.warn(note, stacklevel=2)
 
     @cached_property
     def bytes(self) -> int:
@@ -75,12 +84,14 @@ def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: 
     # 大小也记下：文本改过之后，同一条命令不能当作续训
     sources = [[str(file.resolve()), file.stat().st_size] for file in files]
     settings = {"sources": sources, "documents": rule, "encoding": encoding}
-    return TextSource(", ".join(map(str, paths)), files, rule, encoding, settings)
+    return TextSource(", ".join(map(str, paths)), files, rule, encoding, settings, warns=True)
 
 
 def _document_rule(files: Sequence[Path], documents: DocumentRule, encoding: str) -> DocumentRule:
     """Returns what separates the documents; too few files are cut at blank lines where nothing is said."""
-    rule = resolve_documents(files, documents)
+    rule, why = corpus_documents(files, documents, encoding)
+    if why:
+        warnings.warn(why, stacklevel=3)
     count = _count_texts(files, rule, encoding)
     if count < LEAST_TEXTS and (rule, documents) == ("file", "auto"):
         rule = "blank-line"
@@ -107,8 +118,13 @@ def learn_vocabulary(source: TextSource, kind: TokenizerKind, sizes: Sequence[in
     for size in smaller:
         # 中文哪怕只有几百 KB，不同的字也可能有四千多个：放不下就用大一号的词表
         with contextlib.suppress(AlphabetError):
-            return learn_tokenizer(read_text(source.files, source.encoding), kind=kind, vocab_size=size)
-    return learn_tokenizer(read_text(source.files, source.encoding), kind=kind, vocab_size=largest)
+            return _learned(source, kind, size)
+    return _learned(source, kind, largest)
+
+
+def _learned(source: TextSource, kind: TokenizerKind, size: int) -> Tokenizer:
+    text = read_text(source.files, source.encoding)
+    return learn_tokenizer(text, kind=kind, vocab_size=size, on_note=source.warn)
 
 
 def default_vocab_sizes(corpus_bytes: int) -> list[int]:
@@ -130,4 +146,7 @@ def shards_of(source: TextSource, tokenizer: Tokenizer, folder: Path, *, keep_du
         heldout_share=HELDOUT_SHARE,
         keep_duplicates=keep_duplicates,
     )
-    return build_shards(source.files, tokenizer, folder, chosen, workers=None)
+    corpus = build_shards(source.files, tokenizer, folder, chosen, workers=None)
+    for remark in remarks_on(read_statistics(folder)):
+        source.warn(remark)
+    return corpus

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, read_json, write_text
+from bertsmith.files import make_folder, read_bounded, read_json, write_text
 from bertsmith.tokenizer.settings import BERT_TOKENS, Settings, SpecialTokens
 
 
@@ -24,9 +24,11 @@ def read_vocab(path: Path, unk_token: str) -> list[str]:
     pieces: it holds its place, and no text ever meets it (line 344 of the published Chinese vocabulary is one).
     """
     try:
-        data = path.read_bytes()
+        data = read_bounded(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; give a vocab.txt") from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -245,24 +245,42 @@ class LibraryTokenizer(Tokenizer):
         words = self._word_numbers(flat.astype(np.int64), bounds.tolist())
         return FlatTokens(flat, bounds, offsets[:, 0].copy(), offsets[:, 1].copy(), words)
 
-    def _spans(self, texts: Sequence[str], ids: NDArray[Any], rows: Sequence[Any]) -> NDArray[np.int32]:
+    def _spans(
+        self, texts: Sequence[str], ids: NDArray[Any], rows: Sequence[Any], *, mended: bool = True
+    ) -> NDArray[np.int32]:
         """Returns [T, 2] where the T pieces of texts stand, each in its own; without the spaces before a word."""
         spans = np.array(list(chain.from_iterable(row.offsets for row in rows)), dtype=np.int32).reshape(-1, 2)
-        if not self._trims or not len(spans):
+        loses = mended and self._loses
+        if not len(spans) or not (self._trims or loses):
             return spans
         codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         space = np.append(np.isin(codes, _SPACES), False)
         first = np.cumsum([0, *map(len, texts[:-1])]).repeat([len(row.ids) for row in rows])
-        (start, end), signs = (spans + first[:, None]).T, self._space_signs[ids]
-        # 记号有几个就至多裁几个；原文那里不是空格，空格就是库加的，没有字符可裁
-        for count in range(int(signs[:, 0].max())):
-            start += (signs[:, 0] > count) & (start < end) & space[start]
-        for count in range(int(signs[:, 1].max())):
-            end -= (signs[:, 1] > count) & (start < end) & space[end - 1]
-        # 只有记号的词片没有自己的字符：它若是库加的空格，标的是后面词片的字符
-        end = np.where(signs[:, 0] == signs[:, 2], start, end)
+        start, end = (spans + first[:, None]).T
+        if self._trims:
+            signs = self._space_signs[ids]
+            # 记号有几个就至多裁几个；原文那里不是空格，空格就是库加的，没有字符可裁
+            for count in range(int(signs[:, 0].max())):
+                start += (signs[:, 0] > count) & (start < end) & space[start]
+            for count in range(int(signs[:, 1].max())):
+                end -= (signs[:, 1] > count) & (start < end) & space[end - 1]
+            # 只有记号的词片没有自己的字符：它若是库加的空格，标的是后面词片的字符
+            end = np.where(signs[:, 0] == signs[:, 2], start, end)
+        if loses:
+            before = np.maximum(np.append(0, end[:-1]), first)
+            # 没有词片认领的字符，归紧跟着的词片：词首的字符就找回来了
+            while (lost := (start > before) & ~space[start - 1]).any():
+                start = start - lost
         placed: NDArray[np.int32] = (np.stack([start, end], axis=1) - first[:, None]).astype(np.int32)
         return placed
+
+    @functools.cached_property
+    def _loses(self) -> bool:
+        """Whether the library's offsets leave letters out: they are believed once a text has been looked at."""
+        rows = self._encodings([_PROBE], parse_special=False, need_offsets=True)
+        spans = self._spans([_PROBE], np.array(rows[0].ids, dtype=np.int64), rows, mended=False)
+        covered = {place for start, end in spans.tolist() for place in range(start, end)}
+        return any(char != " " and place not in covered for place, char in enumerate(_PROBE))
 
     def _word_numbers(self, ids: NDArray[np.int64], bounds: Sequence[int]) -> NDArray[np.int32]:
         """Counts the words of texts that lie one after another, in each from 0."""
@@ -340,6 +358,8 @@ def _plain(value: Any) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
+_PROBE = "I am at the old mill 12 years and a day"
+"""Words of one letter and more, and a number: text of which no tokenizer leaves anything out."""
 _AGAIN = "save the tokenizer again"
 _FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 _SPACE_SIGNS = {"ByteLevel": "Ġ", "Metaspace": "▁"}
@@ -510,7 +530,7 @@ class WordBorders(NamedTuple):
     """Tables [V] of what pieces say of the borders of words.
 
     Attributes:
-        continuing: goes on with the word before it.
+        continuing: belongs to the word before it.
         beginning: begins a word whatever stands before it: it has the sign of a space, or is special.
         ending: a word begins behind it whatever follows.
         is_space: is the sign of a space and nothing else; what follows belongs to its word.

@@ -739,5 +739,21 @@ def test_a_large_file_that_is_one_document_alone_is_refused_before_the_work(
     monkeypatch.setattr(plan, "_BLANK_LINE_WITHIN", 300)
     monkeypatch.setattr("bertsmith.data.corpus.build._make_chunks", lambda *_: pytest.fail("began"))
     book = write_books(tmp_path / "in", 1, 400) / "0.txt"
-    with pytest.raises(InputError, match=r"has 1 different document\(s\), at least 3"):
-        build_shards([book], tokenizer, tmp_path / "corpus")
+    with pytest.raises(InputError, match=r"has 1 different document\(s\), at least 3 .* --documents line if a line"):
+        build_shards([book], tokenizer, tmp_path / "corpus", CorpusOptions(documents="blank-line"))
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_large_list_of_lines_is_shared_among_workers(tokenizer, tmp_path, small_chunks, line_end):
+    """Every line is a document, wherever the file is cut, and the corpus the same on any number of workers."""
+    (path := tmp_path / "a.txt").write_bytes(line_end.join(make_texts(300)).encode())
+    options, notes = CorpusOptions(documents="line", shard_tokens=10**6), []
+    chunks = plan_chunks(find_sources([path]), options)
+    assert len(chunks) > 10
+    found = [document for chunk in chunks for document in read_chunk(chunk, options)]
+    assert found == list(read_documents([path], documents="line"))
+    assert [" ".join(document.sentences) for document in found] == make_texts(300)
+    build_shards([path], tokenizer, tmp_path / "auto", on_note=notes.append)
+    build_shards([path], tokenizer, tmp_path / "said", CorpusOptions(documents="line"), workers=3)
+    assert contents(tmp_path / "auto") == contents(tmp_path / "said")
+    assert notes == ["a.txt: a line is a document, as none of its 300 lines is blank"]

@@ -6,7 +6,6 @@ from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import CheckpointError, InputError, RunFolderError
-from bertsmith.files import locked
 from bertsmith.tokenizer import WordPieceTokenizer
 
 WORDS = [
@@ -145,10 +144,10 @@ def test_a_folder_without_manifest_is_no_corpus(tmp_path):
         TokenCorpus(tmp_path)
 
 
-def test_parts_that_another_process_makes_are_left_alone(tokenizer, tmp_path):
+def test_parts_that_another_process_makes_are_left_alone(another_process, tokenizer, tmp_path):
     part = tmp_path / ".parts" / "00000" / "000.npz"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"half")
-    with locked(tmp_path), pytest.raises(RunFolderError, match="another process"):
+    with another_process(tmp_path), pytest.raises(RunFolderError, match="another process"):
         build_from_documents(make_documents(50), tokenizer, tmp_path)
     assert part.read_bytes() == b"half"

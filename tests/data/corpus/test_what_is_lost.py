@@ -99,12 +99,13 @@ def mails(tmp_path):
 
 
 def test_repeated_lines_are_reported_with_their_share_of_the_tokens(english, mails, tmp_path):
-    build_shards([mails[0]], english, tmp_path / "c", CorpusOptions(heldout_share=0.2))
+    held = build_shards([mails[0]], english, tmp_path / "c", CorpusOptions(heldout_share=0.2)).counts[HELDOUT]
     found = statistics_of(tmp_path / "c")["repeated_lines"]
-    footer = sum(len(english.encode(line)) for line in FOOTER) * 60
+    footer = sum(len(english.encode(line)) for line in FOOTER)
     own = sum(len(english.encode(line)) for lines in mails[1] for line in lines)
     assert (found["lines"], found["copies"], found["dropped"]) == (2, 120, 0)
-    assert found["token_share"] == pytest.approx(footer / (footer + own))
+    assert found["token_share"] == pytest.approx(60 * footer / (60 * footer + own))
+    assert found["heldout_token_share"] == pytest.approx(held.documents * footer / held.tokens)
 
 
 def test_repeated_lines_are_dropped_but_one_and_never_held_out(english, mails, tmp_path):

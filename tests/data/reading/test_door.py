@@ -4,10 +4,12 @@ import json
 import os
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import bertsmith
-from bertsmith.data.reading.records import read_table
+from bertsmith.data.reading.records import read_parquet, read_table
 from bertsmith.data.reading.sources import Span, corpus_endings, find_sources, left_out
 from bertsmith.data.reading.text import read_documents, read_text
 from bertsmith.errors import InputError
@@ -93,6 +95,42 @@ def test_what_a_folder_holds_besides_is_counted_by_kind_with_the_reason(write, t
     )
     named = [tmp_path / "t", tmp_path / "t" / "f.csv"]
     assert left_out(named, corpus_endings()).startswith("left out 5 file(s): 2 .odt")
+
+
+def test_many_kinds_that_are_left_out_are_counted_though_not_all_are_named(write, tmp_path):
+    for name in ("a.txt", *(f"b.k{number}" for number in range(8))):
+        write(f"t/{name}", "x")
+    assert left_out([tmp_path / "t"], corpus_endings()) == (
+        "left out 8 file(s): 1 .k0, 1 .k1, 1 .k2, 1 .k3, 1 .k4, 1 .k5 and 2 more kind(s) (not known as text)"
+    )
+
+
+NESTED = [{"review": {"body": body, "stars": number % 2}} for number, _, body in ROWS]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+def test_what_stands_in_objects_has_a_dotted_name(write, tmp_path, name):
+    path = write(name, "\n".join(map(json.dumps, NESTED)) if name == "a.jsonl" else json.dumps(NESTED))
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist([*NESTED, {"review": None}]), path, row_group_size=2)
+    how = {"text_field": "review.body", "workers": 1}
+    bertsmith.learn_vocabulary(path, tmp_path / "v", vocab_size=200, **how)
+    corpus = bertsmith.build_corpus(path, tmp_path / "v", tmp_path / "c", **how)
+    assert corpus.metrics["documents"] + corpus.metrics["heldout_documents"] == len(ROWS)
+    columns = {"text_column": "review.body", "label_column": "review.stars"}
+    assert bertsmith.look(path, task="classify", **columns).labels == {"0": 3, "1": 3}
+
+
+def test_a_field_that_no_struct_has_is_named(tmp_path):
+    pq.write_table(pa.Table.from_pylist(NESTED), tmp_path / "a.parquet")
+    for field, message in {
+        "review.title": r"has no column 'review.title' \(it has review\)",
+        "review.body.text": "has no column 'review.body.text'",
+        "review.stars": "column 'review.stars' holds int64, not text",
+        "review": "column 'review' holds struct",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            list(read_parquet(Span(str(tmp_path / "a.parquet")), field))
 
 
 @pytest.mark.parametrize("pattern", ["", "*"])

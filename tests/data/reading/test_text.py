@@ -1,5 +1,8 @@
 """Lines to paragraphs and documents."""
 
+import random
+import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +10,14 @@ import pytest
 
 from bertsmith.data.reading import text as paragraphs
 from bertsmith.data.reading.sources import detect_encoding, find_text_files
-from bertsmith.data.reading.text import Document, join_lines, read_documents, read_text, resolve_documents
+from bertsmith.data.reading.text import (
+    Document,
+    corpus_documents,
+    join_lines,
+    read_documents,
+    read_text,
+    resolve_documents,
+)
 from bertsmith.errors import ConfigError, InputError
 
 Write = Callable[[str, bytes | str], Path]
@@ -122,8 +132,68 @@ def test_rule_for_documents_is_told() -> None:
     one, two = [Path("a")], [Path("a"), Path("b")]
     assert [resolve_documents(one), resolve_documents(two)] == ["blank-line", "file"]
     assert [resolve_documents(one, "file"), resolve_documents(two, "blank-line")] == ["file", "blank-line"]
-    with pytest.raises(ConfigError, match="--documents 'page': unknown rule; use auto, blank-line or file"):
+    assert resolve_documents(two, "line") == "line"
+    with pytest.raises(ConfigError, match="--documents 'page': unknown rule; use auto, blank-line, file or line"):
         resolve_documents(one, "page")  # type: ignore[arg-type]
+
+
+WORDS = re.findall(r"\w+", "the man eats bread and reads a book while old women sleep under green trees near a house")
+CHINESE = "天地人山水火风云日月星光大小多少来去上下左右东西南北春夏秋冬花草树木鸟鱼"
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(3, 24))) for _ in range(count)]
+
+
+def chinese(length: int, seed: int = 0) -> str:
+    return "".join(random.Random(seed).choices(CHINESE + "，。", k=length))
+
+
+TWEETS = "\n".join(sentences(500))
+NOVEL = textwrap.fill(" ".join(f"{one.capitalize()}." for one in sentences(900)), 72)
+LINES = {
+    "tweets": TWEETS,
+    "tweets between blank lines": f"\n \n{TWEETS}\n\n\n",
+    "long reviews": "\n".join(" ".join(sentences(20, seed)) for seed in range(150)),
+    "log entries of one width": "\n".join(f"2026-01-02 09:{n:04} worker finishes job {n:04}" for n in range(400)),
+    "lines of one pattern": "\n".join(f"order number {n:04} was sent to a house under the trees" for n in range(400)),
+    "Chinese reviews": "\n".join(chinese(random.Random(n).randint(4, 60), n) for n in range(300)),
+}
+TEXTS = {
+    "a wrapped novel": NOVEL,
+    "a wrapped Chinese novel": textwrap.fill(chinese(20_000), 35),
+    "a novel with paragraphs": NOVEL.replace(".\n", ".\n\n"),
+    "tweets in two parts": f"{TWEETS}\n\n{TWEETS}",
+    "99 lines": "\n".join(sentences(99)),
+}
+
+
+@pytest.mark.parametrize("content", LINES.values(), ids=LINES.keys())
+def test_a_list_of_lines_is_a_document_a_line(write: Write, content: str) -> None:
+    path, written = write("a.txt", content), content.split("\n")
+    lines = [line for line in written if line.strip()]
+    said = f"a.txt: a line is a document, as none of its {len(lines)} lines is blank"
+    assert corpus_documents([path]) == ("line", said)
+    found = list(read_documents([path], documents="line"))
+    assert ["".join(one.sentences).replace(" ", "") for one in found] == [line.replace(" ", "") for line in lines]
+    # what was a corpus before is the same corpus still
+    assert len({one.text for one in read_documents([path], documents="blank-line")}) == 1
+    assert [corpus_documents([path], rule)[0] for rule in ("file", "blank-line")] == ["file", "blank-line"]
+
+
+@pytest.mark.parametrize("content", TEXTS.values(), ids=TEXTS.keys())
+def test_a_text_stays_whole(write: Write, content: str) -> None:
+    assert corpus_documents([write("a.txt", content)]) == ("blank-line", "")
+
+
+def test_only_a_single_text_file_can_be_a_list_of_lines(write: Write) -> None:
+    path, packed, page = write("a.txt", TWEETS), write("b.txt.gz", TWEETS), write("c.md", TWEETS)
+    assert corpus_documents([packed])[0] == "line"
+    assert corpus_documents([f"file://{path}"])[0] == "line"
+    assert corpus_documents([page]) == ("blank-line", "")
+    assert corpus_documents([path, packed]) == ("file", "")
+    assert corpus_documents([path, write("d.jsonl", "{}")]) == ("blank-line", "")
 
 
 def test_long_document_is_cut_into_several(write: Write) -> None:

@@ -38,7 +38,7 @@ from bertsmith.data.corpus.statistics import draw_statistics
 from bertsmith.data.reading.documents import readable_sources
 from bertsmith.data.reading.records import FileNames, Rows, files_of
 from bertsmith.data.reading.sources import Source, is_url
-from bertsmith.data.reading.text import LEAST_TEXTS, Document, few_texts_error, no_text_error, resolve_documents
+from bertsmith.data.reading.text import LEAST_TEXTS, Document, corpus_documents, few_texts_error, no_text_error
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import atomic_path, leaving_no_trace, locked, make_folder, read_json, write_json
 from bertsmith.parallel import Engine, available_cores, parallel_map
@@ -76,7 +76,7 @@ def build_corpus(
         tokenizer: its folder, `vocab.txt`, or itself.
         workers: processes; None for all cores.
         on_progress: told how many bytes are done, how many there are, and how many ids were made.
-        on_note: told which files of a folder are left out, and why.
+        on_note: told which files of a folder are left out, and why, and whether a line is taken for a document.
         **settings: the options of `bertsmith corpus`, with underscores, such as `heldout` and `near_duplicates`.
 
     Returns:
@@ -104,7 +104,8 @@ def build_corpus(
     metrics |= {name: found[name] for name in ("pieces_per_word", "unknown_rate")}
     metrics["unknown_characters"] = found.get("unknown_characters", 0) / max(1, found.get("characters", 0))
     repeated = found.get("repeated_lines", {})
-    metrics |= {f"repeated_lines_{name}": repeated.get(name, 0) for name in ("copies", "token_share", "dropped")}
+    figures = ("copies", "token_share", "heldout_token_share", "dropped")
+    metrics |= {f"repeated_lines_{name}": repeated.get(name, 0) for name in figures}
     metrics["special_tokens_as_text"] = found.get("special_tokens_as_text", 0)
     metrics |= {f"{kind}_duplicates": found["duplicates"][kind] for kind in ("exact", "near")}
     metrics["unigram_entropy"] = made.unigram_entropy
@@ -128,13 +129,13 @@ def build_shards(
     beginning after a kill. Neither `engine` nor `workers` changes the result.
     """
     options = options or CorpusOptions()
-    found, note = readable_sources(paths, options.encoding)
-    if on_note is not None and note:
-        on_note(note)
+    found, left_out = readable_sources(paths, options.encoding)
     sources = _without_own_files(found, paths, Path(folder))
-    texts = [Path(source.name) for source in sources if source.kind in ("text", "document")]
-    rule = resolve_documents(texts, options.documents)
+    rule, why = corpus_documents([source.name for source in sources], options.documents, options.encoding)
     options = replace(options, documents=rule)
+    for note in filter(None, (left_out, why)):
+        if on_note is not None:
+            on_note(note)
     settings = {"sources": [[_absolute(source), source.size] for source in sources], **asdict(options)}
     if options.sheet is None:
         # 早先的语料没有这一项：同一条命令照样能在那里重跑

@@ -179,6 +179,9 @@ def _without_repeated_lines(
         "lines": int(is_repeated.sum()),
         "copies": len(copies),
         "token_share": float(lengths[copies].sum() / max(1, lengths[kept].sum())),
+        "heldout_token_share": float(
+            lengths[copies].sum(where=split_of[copies] == 1) / max(1, lengths.sum(where=split_of == 1))
+        ),
         "dropped": 0,
     }
     if options.drop_repeated_lines is not None and len(copies):

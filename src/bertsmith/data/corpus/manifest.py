@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import CheckpointError, RunFolderError
-from bertsmith.files import from_json, parse_json, read_json, write_json, write_text
+from bertsmith.files import chunks_of, from_json, parse_json, read_json, write_json, write_text
 from bertsmith.tokenizer import Tokenizer
 
 FORMAT_VERSION = 2
@@ -122,9 +122,8 @@ def different_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[
 def checksum_of(path: Path) -> str:
     """Returns the checksum of a file as hex digits."""
     digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
+    for chunk in chunks_of(path):
+        digest.update(chunk)
     return digest.hexdigest()
 
 

@@ -3,7 +3,8 @@
 - the plan depends on the input and the options alone, so every build has the same chunks, whatever the number of
   workers
 - a large plain file is cut where a document ends anyway, so the documents are the same as of the uncut file: at a blank
-  line (not after a heading, which belongs to what follows), at the end of a JSON line, between two Parquet row groups
+  line (not after a heading, which belongs to what follows), at the end of a line that is a document or JSON, between
+  two Parquet row groups
 - a large document (a file that is one, or what stands between two blank lines that are far apart) is cut at a blank
   line, or at any line where none is near; the stretches carry the number of the text, so that they stay together where
   the corpus is split
@@ -43,7 +44,7 @@ class CorpusOptions:
     """What decides the content of the shards, besides the text and the tokenizer."""
 
     documents: DocumentRule = option(
-        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
+        "auto", help="Document: a file, a block between blank lines, or a line; auto: file if several."
     )
     encoding: str = option("auto", help="Encoding of text files: auto, or a codec such as iso-8859-1.")
     text_field: str = option("text", help="Field or column that holds the text: of JSON, Parquet and tables.")
@@ -120,21 +121,24 @@ def _pieces(source: Source, options: CorpusOptions, size: float) -> Iterator[tup
     if encoding is None:
         yield Span(source.name, encoding=options.encoding), source.text_size
         return
-    is_one = source.kind == "text" and options.documents == "file"
-    cut = _parts_of_document if is_one else _between_documents
-    for span in cut(source, encoding, 0, source.size, size):
+    if source.kind == "text" and options.documents == "file":
+        spans = _parts_of_document(source, encoding, 0, source.size, size)
+    else:
+        by_line = source.kind == "jsonl" or options.documents == "line"
+        spans = _between_documents(source, encoding, size, by_line=by_line)
+    for span in spans:
         yield span, float((span.end or 0) - span.start)
 
 
-def _between_documents(source: Source, encoding: str, begin: int, end: int, size: float) -> Iterator[Span]:
-    """Cuts a stretch of whole documents where one ends, and a large document inside."""
-    start = begin
+def _between_documents(source: Source, encoding: str, size: float, *, by_line: bool) -> Iterator[Span]:
+    """Cuts a file where one document ends and another begins, and a large document inside."""
+    start, end = 0, source.size
     while end - start >= 1.5 * size:
         place = start + int(size)
-        cut = next(_document_ends(source, encoding, place, end), end)
+        cut = next(_document_ends(source, encoding, place, end, by_line=by_line), end)
         if source.kind == "text" and cut - place > _BLANK_LINE_WITHIN:
             # 这里是一篇很长的文档：它之前的文档照常成段，它自己按行切开
-            first = max(_document_ends(source, encoding, start, place), default=start)
+            first = max(_document_ends(source, encoding, start, place, by_line=by_line), default=start)
             if first > start:
                 yield Span(source.name, start, first, encoding)
             yield from _parts_of_document(source, encoding, first, cut, size)
@@ -181,7 +185,7 @@ def _bytes_at(source: Source, place: int) -> bytes:
         return raw.read(_LINE_PIECE)
 
 
-def _document_ends(source: Source, encoding: str, place: int, until: int) -> Iterator[int]:
+def _document_ends(source: Source, encoding: str, place: int, until: int, *, by_line: bool = False) -> Iterator[int]:
     """Yields the places after `place`, and not far behind `until`, where one document ends and another begins."""
     with open_source(source.name) as raw:
         # 从前一个字节读起：若 `place` 正是行首，它的第一行就是完整的
@@ -195,7 +199,7 @@ def _document_ends(source: Source, encoding: str, place: int, until: int) -> Ite
                 previous, complete = b"", False
                 continue
             is_end = complete and not piece.strip() and _ends_document(previous.decode(encoding, "replace"))
-            if position > place and (is_end or source.kind == "jsonl"):
+            if position > place and (is_end or by_line):
                 yield position
             # 从行中间读起的第一行不完整，不能拿来判断
             previous, complete = (piece if complete else b""), True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ SENTENCE_EDGES = np.arange(1, 162, 4)
 """Ids of a sentence: bins of four; the last takes all that is longer."""
 DOCUMENT_EDGES = np.unique(np.round(2 ** np.arange(0, 18.5, 0.5)).astype(np.int64))
 """Ids of a document: two bins an octave; the last takes all that is longer."""
+LEAST_LOST = 0.01
+"""Share of the characters in unknown words from which another vocabulary is advised."""
 _COLOUR, _MEDIAN_COLOUR = "#1f4e8c", "#b04a3a"
 
 
@@ -48,6 +50,33 @@ class ShardStatistics:
             sentence_lengths=_counted(documents.sentence_lengths, SENTENCE_EDGES),
             document_lengths=_counted(np.diff(documents.document_bounds()), DOCUMENT_EDGES),
         )
+
+
+def remarks_on(statistics: Mapping[str, Any]) -> list[str]:
+    """Says what was dropped or lost of a text, and what stands in it again and again, by its `statistics.json`."""
+    dropped, repeated = statistics["duplicates"], statistics.get("repeated_lines", {})
+    lost = statistics.get("unknown_characters", 0) / max(1, statistics.get("characters", 0))
+    remarks = []
+    if any(dropped.values()):
+        near = f" and {dropped['near']:,} near-duplicates" if dropped["near"] else ""
+        remarks.append(f"dropped {dropped['exact']:,} duplicates{near}")
+    if lost > LEAST_LOST:
+        remarks.append(
+            f"{lost:.1%} of the characters are in words that the vocabulary cannot spell; learn one from this text, or"
+            " with --kind bpe or unigram"
+        )
+    if special := statistics.get("special_tokens_as_text"):
+        remarks.append(f"{special:,} special tokens stand in the text as words: plain characters")
+    if repeated.get("dropped"):
+        remarks.append(f"dropped {repeated['dropped']:,} copies of repeated lines")
+    elif repeated.get("copies"):
+        least, held = repeated["documents"], repeated.get("heldout_token_share", 0)
+        remarks.append(
+            f"{repeated['copies']:,} lines repeat one that stands in {least} documents or more:"
+            f" {repeated['token_share']:.1%} of the tokens, {held:.1%} of the held-out ones;"
+            f" bertsmith corpus --drop-repeated-lines {least} keeps one copy of each, and none held out"
+        )
+    return remarks
 
 
 def summarize(pieces: NDArray[np.int64], shards: Sequence[ShardStatistics], tokenizer: Tokenizer) -> dict[str, Any]:

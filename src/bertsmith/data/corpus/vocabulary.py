@@ -14,7 +14,7 @@ from typing import Any
 from bertsmith.data.reading.documents import readable_sources
 from bertsmith.data.reading.records import FileNames, Rows, files_of, read_all_lines
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import json_text, parse_json, write_text
+from bertsmith.files import json_text, parse_json, require_utf8_names, write_text
 from bertsmith.parallel import available_cores
 from bertsmith.settings import Result, built, divided, option, to_table
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
@@ -114,7 +114,8 @@ def learn_vocabulary(
 
 
 def _require_free(out: Path, request: dict[str, Any]) -> None:
-    """Makes sure that a folder holds no model, and no tokenizer but the one of this very request."""
+    """Makes sure that a folder can be written, and holds no model, and no tokenizer but that of this very request."""
+    require_utf8_names(out)
     held = next((name for name in ("config.json", "tokenizer.json", "vocab.txt") if (out / name).exists()), None)
     if held is None:
         return

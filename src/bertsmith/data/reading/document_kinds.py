@@ -35,6 +35,7 @@ Metadata = dict[str, str | tuple[str, ...]]
 MOST_BYTES = 1 << 28
 """Of a file, unpacked if it is gzip or zstd."""
 _MOST_UNPACKED = 1 << 30  # bytes of all members of a zip file
+_AGAIN = "export it again, or its text as .txt"
 
 
 class Block(NamedTuple):
@@ -59,7 +60,7 @@ def read_kind(path: Path, ending: str, encoding: str = "auto") -> tuple[list[Blo
         content.append(chunk)
         size += len(chunk)
         if size > MOST_BYTES:
-            raise InputError(f"larger than {MOST_BYTES >> 20} MB")
+            raise InputError(f"larger than {MOST_BYTES >> 20} MB; split it")
     metadata: Metadata = {}
     if ending in (".md", ".markdown"):
         found: Iterable[Block] = _markdown(_decoded(b"".join(content), path, encoding), metadata)
@@ -275,7 +276,8 @@ def _pdf(content: bytes) -> Blocks:
             if page is not None and (title := " ".join(mark.get_title().split())):
                 bookmarks.setdefault(page, []).append((mark.level + 1, title))
     except pdfium.PdfiumError as error:
-        raise InputError("protected by a password" if "assword" in str(error) else "damaged") from None
+        is_locked = "assword" in str(error)
+        raise InputError("protected by a password; save it without" if is_locked else f"damaged; {_AGAIN}") from None
     if not any(page.strip() for page in pages):
         raise InputError("no text: scanned? run OCR over it, such as ocrmypdf")
     for number, page in enumerate(_without_running_lines(_rejoined(pages))):
@@ -361,10 +363,10 @@ def _unzipped(content: bytes) -> ZipFile:
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
-        raise InputError("damaged") from None
+        raise InputError(f"damaged; {_AGAIN}") from None
     # zip 炸弹：几 KB 可以展开成几 GB；zipfile 不会读出比声明更多的字节
     if sum(member.file_size for member in archive.infolist()) > _MOST_UNPACKED:
-        raise InputError(f"unpacks to more than {_MOST_UNPACKED >> 20} MB")
+        raise InputError(f"unpacks to more than {_MOST_UNPACKED >> 20} MB; split it")
     return archive
 
 
@@ -441,12 +443,12 @@ def _epub(content: bytes) -> Blocks:
         items = {item.get("id"): item.get("href", "") for item in root.findall(".//{*}item")}
         spine = [items[one.get("idref")] for one in root.findall(".//{*}itemref") if one.get("idref") in items]
     except (KeyError, IndexError, ElementTree.ParseError, BadZipFile) as error:
-        raise InputError("damaged: no list of chapters") from error
+        raise InputError(f"damaged: no list of chapters; {_AGAIN}") from error
     guarded = archive.read("META-INF/encryption.xml") if "META-INF/encryption.xml" in names else b""
     for href in spine:
         chapter = posixpath.normpath(posixpath.join(posixpath.dirname(package), unquote(href)))
         if chapter.encode() in guarded:
-            raise InputError("protected against copying")
+            raise InputError("protected against copying; take a copy without protection")
         if chapter in names:
             yield from _html(archive.read(chapter))
 

@@ -145,9 +145,9 @@ def _answered(name: str, encoding: str, *, keep: bool = False) -> dict[str, Any]
         state = os.stat(name) if "://" not in name else None
         # 打开管道会一直等下去
         if state is not None and not os.path.isfile(name):
-            return {"fault": "is no regular file"}
+            return {"fault": "is no regular file; save what it gives to one"}
     except OSError as error:
-        return {"fault": f"cannot be read ({error.strerror})"}
+        return {"fault": f"cannot be read ({error.strerror}); check the file and its rights"}
     identity = (name, encoding, state and (state.st_ino, state.st_size, state.st_mtime_ns))
     held = keep or _kept.cache_info().currsize
     place = _kept() / hashlib.sha256(repr(identity).encode()).hexdigest() if held else None
@@ -156,7 +156,8 @@ def _answered(name: str, encoding: str, *, keep: bool = False) -> dict[str, Any]
         return found
     try:
         with local_copy(name) as path:
-            line = _ask(str(path), document_ending(name), encoding)
+            # 等着的进程还在它出生时的文件夹里：相对的名字它找不到
+            line = _ask(os.path.abspath(path), document_ending(name), encoding)
     except InputError as error:
         line = json.dumps({"fault": str(error).removeprefix(f"{name}: ")}).encode()
     found = json.loads(line)
@@ -225,7 +226,7 @@ def _ask(*request: str) -> bytes:
         return line
     late = time.monotonic() - begun >= SECONDS
     fault = f"took longer than {SECONDS:g} seconds" if late else "its reader died, probably for lack of memory"
-    return json.dumps({"fault": fault}).encode()
+    return json.dumps({"fault": f"{fault}; split it"}).encode()
 
 
 @atexit.register
@@ -256,12 +257,12 @@ def _read(path: str, ending: str, encoding: str) -> dict[str, Any]:
     except ImportError as error:
         return {"fault": f"pip install 'bertsmith[documents]' reads it ({error.name} is missing)"}
     except MemoryError:
-        return {"fault": f"needs more than {MEMORY >> 30} GiB of memory"}
+        return {"fault": f"needs more than {MEMORY >> 30} GiB of memory; split it"}
     except Exception as error:
         # 库对坏文件抛什么都有可能；这里是边界
-        return {"fault": f"damaged ({type(error).__name__})"}
+        return {"fault": f"damaged ({type(error).__name__}); export it again, or its text as .txt"}
     if sum(len(block.text) for block in blocks) > MOST_CHARACTERS:
-        return {"fault": f"holds more than {MOST_CHARACTERS // 1_000_000} million characters"}
+        return {"fault": f"holds more than {MOST_CHARACTERS:,} characters; split it"}
     if ending not in (".md", ".markdown") and not any(block.text for block in blocks):
-        return {"fault": "holds no text"}
+        return {"fault": "holds no text; leave it out"}
     return {"blocks": blocks, "metadata": metadata}

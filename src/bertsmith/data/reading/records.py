@@ -127,16 +127,17 @@ def row_group_sizes(name: str, column: str) -> list[int]:
 
 
 def read_parquet(span: Span, column: str) -> Iterator[str]:
-    """Reads a text column of row groups of a Parquet file; null counts as no text."""
+    """Reads a text column, or a field of structs, of row groups of a Parquet file; null counts as no text."""
     with open_source(span.name) as raw:
         file = _parquet(span.name, raw)
         schema = file.schema_arrow
-        if column not in schema.names:
+        outer, *path = [column] if column in schema.names else column.split(".")
+        kind = _inner_type(schema.field(outer).type, path) if outer in schema.names else None
+        if kind is None:
             raise InputError(
                 f"{span}: has no column {column!r} (it has {_listed(schema.names)}); "
                 "name the right one with --text-field"
             )
-        kind = schema.field(column).type
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
@@ -150,8 +151,8 @@ def read_parquet(span: Span, column: str) -> Iterator[str]:
             ):
                 for value in batch.column(0):
                     row += 1
-                    if text := value.as_py():
-                        yield text
+                    if text := inner_value(value.as_py(), path):
+                        yield str(text)
         except UnicodeDecodeError as error:
             # Parquet 的字符串列不检查编码：别的程序可以写进任何字节
             raise InputError(
@@ -160,6 +161,16 @@ def read_parquet(span: Span, column: str) -> Iterator[str]:
             ) from None
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{span}: damaged Parquet file ({_first_line(error)}); make it again") from None
+
+
+def _inner_type(kind: pa.DataType, path: Sequence[str]) -> pa.DataType | None:
+    """Returns the type of what stands in nested structs under the names of a path; None where nothing does."""
+    for name in path:
+        place = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+        if place < 0:
+            return None
+        kind = kind.field(place).type
+    return kind
 
 
 def _parquet(name: str, raw: object) -> pq.ParquetFile:

@@ -256,11 +256,7 @@ def left_out(paths: Sequence[str | Path], endings: Sequence[str], faults: Mappin
         if not _ends_in(file.name, endings):
             kind = _ending(file.name) if document_ending(file.name) else file.suffix.lower() or "without an ending"
             groups[_why_not(kind, endings)][kind] += 1
-    listed = [
-        f"{', '.join(f'{kinds[kind]:,} {kind}' for kind in sorted(kinds)[:6])} ({reason})"
-        for reason in _REASONS
-        if (kinds := groups.get(reason))
-    ]
+    listed = [f"{_counted(kinds)} ({reason})" for reason in _REASONS if (kinds := groups.get(reason))]
     broken: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, fault in (faults or {}).items():
         broken[document_ending(name), fault].append(name.rpartition("/")[2])
@@ -270,6 +266,14 @@ def left_out(paths: Sequence[str | Path], endings: Sequence[str], faults: Mappin
     ]
     total = sum(sum(kinds.values()) for kinds in groups.values()) + len(faults or {})
     return f"left out {total:,} file(s): {'; '.join(listed[:8])}{'; …' * (len(listed) > 8)}" if listed else ""
+
+
+_KINDS_NAMED = 6
+
+
+def _counted(kinds: Mapping[str, int]) -> str:
+    more = f" and {len(kinds) - _KINDS_NAMED} more kind(s)" if len(kinds) > _KINDS_NAMED else ""
+    return ", ".join(f"{kinds[kind]:,} {kind}" for kind in sorted(kinds)[:_KINDS_NAMED]) + more
 
 
 _REASONS = (

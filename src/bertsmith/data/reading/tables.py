@@ -422,7 +422,7 @@ def _written_features(file: pq.ParquetFile) -> Mapping[str, object]:
     written = (file.schema_arrow.metadata or {}).get(b"huggingface")
     try:
         features = json.loads(written)["info"]["features"] if written else {}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         # 别的程序也可能写这个键：读不懂就当没有
         features = {}
     return features if isinstance(features, Mapping) else {}

@@ -12,23 +12,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from bertsmith.data.reading.documents import lines_of
 from bertsmith.data.reading.sentences import split_sentences
-from bertsmith.data.reading.sources import Source, check_encoding
+from bertsmith.data.reading.sources import Source, Span, check_encoding
 from bertsmith.errors import ConfigError, InputError
 
-DocumentRule = Literal["auto", "blank-line", "file"]
+FoundRule = Literal["blank-line", "file", "line"]
+DocumentRule = Literal["auto", FoundRule]
 Found = TypeVar("Found")
 
 MAX_SENTENCES = 128
 """Longer documents are cut."""
 LEAST_TEXTS = 3
 """Texts that a corpus needs: two for random pairs, one to validate on."""
+LEAST_LINES = 100
+"""Lines of a single file from which each is taken for a document, where none of them is blank."""
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 # A paragraph longer than this is handed on in parts: a file without blank lines must not fill the memory.
 _MAX_PARAGRAPH_LINES = 1000
@@ -36,6 +40,8 @@ _MAX_PARAGRAPH_LENGTH = 1_000_000
 _MAX_HEADING_LENGTH = 300
 # Lines are broken by hand or by an editor somewhere between these widths (columns; a Chinese character takes two).
 _WRAP_WIDTHS = range(40, 161)
+# So many lines are looked at, so many at a time, to tell whether a page has broken them.
+_LINES_SEEN, _LINES_TOGETHER = 1000, 20
 
 _WIDE = re.compile("[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6]")
 # Han, kana and their punctuation, which are written without spaces; Hangul is wide but does use spaces.
@@ -60,13 +66,31 @@ class Document:
     text: int | None = None
 
 
-def resolve_documents(files: Sequence[Path], documents: DocumentRule = "auto") -> Literal["blank-line", "file"]:
+def resolve_documents(files: Sequence[Path], documents: DocumentRule = "auto") -> FoundRule:
     """Says what separates the documents of these files; `auto` is `file` for several files and `blank-line` for one."""
-    if documents not in ("auto", "blank-line", "file"):
-        raise ConfigError(f"--documents {documents!r}: unknown rule; use auto, blank-line or file")
+    if documents not in get_args(DocumentRule):
+        raise ConfigError(f"--documents {documents!r}: unknown rule; use auto, blank-line, file or line")
     if documents == "auto":
         return "file" if len(files) > 1 else "blank-line"
     return documents
+
+
+def corpus_documents(
+    files: Sequence[str | Path], documents: DocumentRule = "auto", encoding: str = "auto"
+) -> tuple[FoundRule, str]:
+    """Says what separates the documents of a corpus, and why in a sentence, where lines are taken for documents.
+
+    As `resolve_documents`, but for a list of tweets, reviews or log entries: `auto` is `line` for a single text file of
+    at least `LEAST_LINES` lines, none of them blank, which no page has broken. Such a file would be one text, and thus
+    no corpus. `files` are all that the corpus is made of, tables included, by path or URL.
+    """
+    texts = [Path(file) for file in files if Source(str(file), 0).kind in ("text", "document")]
+    rule = resolve_documents(texts, documents)
+    if documents == "auto" and len(files) == 1 and Source(str(files[0]), 0).kind == "text":
+        place = str(files[0])
+        if lines := _lines_by_themselves(place, encoding):
+            return "line", f"{place.rpartition('/')[2]}: a line is a document, as none of its {lines:,} lines is blank"
+    return rule, ""
 
 
 def read_documents(
@@ -80,8 +104,8 @@ def read_documents(
 
     A document longer than `max_sentences`, at least 1, is cut into several of at most that many, in order. `documents`
     says what separates them, see `resolve_documents`. Under `file` a blank line only separates paragraphs. Under
-    `blank-line` a heading belongs to the document that follows it. Lines without any letter or digit (`* * *`) are left
-    out. `encoding` is as in `read_lines`.
+    `blank-line` a heading belongs to the document that follows it. Under `line` no lines are joined. Lines without any
+    letter or digit (`* * *`) are left out. `encoding` is as in `read_lines`.
     """
     check_encoding(encoding)
     require_plain_text(files)
@@ -111,6 +135,10 @@ def documents_of(
 
     `text` is the number of the text that all of the lines are a part of; None where they are whole texts.
     """
+    if rule == "line":
+        for line in lines:
+            yield from documents_of([line], source, max_sentences=max_sentences)
+        return
     sentences: list[str] = []
     after_heading = False
     number = text
@@ -134,12 +162,15 @@ def documents_of(
         yield Document(source, tuple(sentences), number)
 
 
-def require_plain_text(files: Sequence[Path]) -> None:
-    """Makes sure that no file is a table, whose commas, quotes and numbers would be taken for text."""
+def require_plain_text(files: Sequence[Path], texts: str = "a blank line between") -> None:
+    """Makes sure that no file is a table, whose commas, quotes and numbers would be taken for text.
+
+    `texts` says how they stand in a file that is read instead.
+    """
     for file in files:
         if Source(str(file), 0).kind not in ("text", "document"):
             raise InputError(
-                f"{file}: is a table, and plain text is needed; write its texts to a .txt file, a blank line between"
+                f"{file}: is a table, and plain text is needed; write its texts to a .txt file, {texts}"
                 " (bertsmith corpus and vocab read a column with --text-field)"
             )
 
@@ -160,7 +191,8 @@ def few_texts_error(texts: int, duplicates: int = 0) -> InputError:
     besides = f" besides {duplicates} duplicate(s)" if duplicates else ""
     return InputError(
         f"the corpus has {texts} different document(s){besides}, at least {LEAST_TEXTS} are needed; "
-        "separate documents by blank lines and pass --documents blank-line, or add files"
+        "separate documents by blank lines and pass --documents blank-line, or --documents line if a line is one, or "
+        "add files"
     )
 
 
@@ -234,6 +266,33 @@ def join_lines(lines: Sequence[str]) -> list[str]:
     return ["".join(parts) for parts in joined]
 
 
+def _lines_by_themselves(place: str, encoding: str) -> int:
+    """Counts the lines of a file, where they are many and texts of their own; 0 for any other file."""
+    count, seen = 0, list[str]()
+    for is_blank, lines in itertools.groupby(lines_of(Span(place), encoding), key=lambda line: not line.strip()):
+        if is_blank:
+            continue
+        # 开头和末尾的空行不算；有两段以上的，照旧按空行分篇
+        if count:
+            return 0
+        for line in lines:
+            count += 1
+            if len(seen) < _LINES_SEEN:
+                # 只看行首和宽度：几 MB 长的行不必留着
+                seen.append(line.strip()[: _WRAP_WIDTHS.stop])
+    return count if count >= LEAST_LINES and not _are_wrapped(seen) else 0
+
+
+def _are_wrapped(lines: Sequence[str]) -> bool:
+    """Tells whether many lines go on in the next one, since the width of a page has broken them."""
+    groups = [lines[start : start + _LINES_TOGETHER] for start in range(0, len(lines), _LINES_TOGETHER)]
+    joined = sum(len(group) - len(join_lines(group)) for group in groups)
+    going_on = sum(line[0].isalpha() and not line[0].isupper() for line in lines)
+    ((_, most_alike),) = Counter(map(_first_word, lines)).most_common(1)
+    # 日志和套话的各行也差不多一样宽，但行首是数字、大写字母或同一个词；折断的散文不是
+    return joined > 0.2 * len(lines) and going_on > 0.3 * len(lines) and most_alike < 0.2 * len(lines)
+
+
 def is_heading(line: str) -> bool:
     """Whether a line is a heading as WikiText writes them: `= Title =`, `= = Section = =`, `== Section ==`."""
     if not (line.startswith("=") and line.endswith("=")) or len(line) > _MAX_HEADING_LENGTH:
@@ -256,8 +315,12 @@ def _first_width(line: str) -> int:
     """The columns that would have to fit in for a line break to be unnecessary: of a word, or one Chinese character."""
     if line.isascii():
         return len(line.split(None, 1)[0])
-    word = _FIRST_WORD.match(line)
-    return _width(word.group()) if word else 0
+    return _width(_first_word(line))
+
+
+def _first_word(line: str) -> str:
+    found = _FIRST_WORD.match(line)
+    return found.group() if found else ""
 
 
 def _glue(previous: str, line: str) -> str:

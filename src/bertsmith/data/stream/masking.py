@@ -125,7 +125,7 @@ def mask_tokens(
         input_ids: [T] ids; every sequence starts and ends with a special token.
         lengths: [N] lengths that add up to T.
         special_ids: ids that are never chosen and never drawn as a random piece, in increasing order.
-        continuations: [T], True on pieces that go on with the word before them; needed for whole words and spans.
+        continuations: [T], True on pieces that continue the word before them; needed for whole words and spans.
 
     Returns:
         `round(rate * length)` chosen pieces per sequence, at least one, as far as it has pieces to choose from; with a

@@ -2,7 +2,7 @@
 
 The worker is forked: it shares the mapped corpus with its parent and copies nothing. It sends each batch with the
 position after it, so the stream's position is that of the last batch that was taken, however many wait: a run saved
-and restored goes on exactly there.
+and restored resumes exactly there.
 """
 
 from __future__ import annotations
