@@ -3,6 +3,8 @@
 import json
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import transformers
 
@@ -151,6 +153,7 @@ EVERY_OPTION = {
     "reading": {
         "text_column": "body", "pair_column": -1, "label_column": "verdict", "separator": "|", "word_column": 2,
         "tag_column": "xpos", "alternatives": ",", "faults": "skip", "encoding": "gb18030",
+        "offsets": "utf16",
     },
     "options": {
         "metric": "f1", "scoring": "cmrc", "stride": 11, "max_answer_tokens": 13, "layers": "last",
@@ -171,7 +174,8 @@ def test_every_option_of_the_command_reaches_the_job(tiny_model, tmp_path, capsy
     words = [f"--{name.replace('_', '-')}={value}" for part in EVERY_OPTION.values() for name, value in part.items()]
     typed(capsys, "finetune", "classify", *files, *words, "--balanced", "--no-header", "--seeds=3", "--baselines",
         "--choice-column=one", "--choice-column=2")  # fmt: skip
-    typed(capsys, "finetune", "tag", *files, "--adapter=lora", "--adapter-size=3", "--search=paper")
+    typed(capsys, "finetune", "tag", *files, "--adapter=lora", "--adapter-size=3", "--search=paper", "--label-column=a",
+        "--label-column=3")  # fmt: skip
     (task, given), (other, less) = jobs
     named = {name: value for part in EVERY_OPTION.values() for name, value in part.items()}
     named |= {
@@ -186,6 +190,7 @@ def test_every_option_of_the_command_reaches_the_job(tiny_model, tmp_path, capsy
     assert {name: given[name] for name in named} == named
     assert [given[name] for name in ("train", "dev", "test")] == ["a", "b", "c"]
     assert (other, less["adapter"], less["adapter_size"], less["search"]) == ("tag", "lora", 3, "paper")
+    assert less["label_column"] == ("a", 3)
 
 
 def test_seeds_and_baselines_stand_in_one_report(tiny_model, tmp_path, capsys):
@@ -379,6 +384,15 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
     records = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [record["columns"] for record in records] == [{"id": "7"}, {"id": "8"}, {"id": "9"}]
     assert [record["input"] for record in records] == [["a nice, long day"], [], ["a day"]]
+    given = [{"id": "7", "text": "a nice, long day"}, {"id": "8", "text": ""}, {"id": "9", "text": "a day"}]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given), encoding="utf-8")
+    pq.write_table(pa.Table.from_pylist(given), tmp_path / "new.parquet")
+    for name in ("new.jsonl", "new.parquet"):
+        again = ("predict", "--model", out / "model", "--file", tmp_path / name, "--out", tmp_path / "again.jsonl")
+        typed(capsys, *again, code=2)
+        found = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text(encoding="utf-8").splitlines()]
+        # 出错的一行说的是各自文件里的位置，其余全同
+        assert [found[0], found[2]] == [records[0], records[2]]
     rows = (tmp_path / "p.tsv").read_text(encoding="utf-8").splitlines()
     assert rows[0].split("\t")[2:] == ["a nice, long day", "7"]
     assert rows[1] == f"({table}: line 3 has an empty text)"

@@ -1,5 +1,6 @@
 """Cross-validation scores every labelled example once, by a model that never saw it, and survives a kill."""
 
+import io
 import itertools
 import json
 from collections import Counter
@@ -11,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from sklearn.model_selection import StratifiedKFold
 
 import bertsmith.finetune.search as folds_module
@@ -167,12 +169,22 @@ def test_a_file_alone_is_divided_evenly_and_copies_stay_together():
         held_out(task, examples[:9] * 3, 0, with_test=True)
 
 
+@pytest.mark.parametrize(("count", "expected"), [(999, 200), (1000, 100)])
+def test_of_a_thousand_rows_a_tenth_is_held_out_and_of_fewer_a_fifth(count, expected):
+    examples = reviews(count)
+    parts = held_out(ClassificationTask.of(examples), examples, 0, with_test=True)
+    assert [len(parts["dev"]), len(parts["test"])] == pytest.approx([expected, expected], abs=2)
+
+
 def test_a_file_alone_is_enough(tiny_model, tmp_path):
-    train = tmp_path / "reviews.tsv"
+    train, screen = tmp_path / "reviews.tsv", Console(file=io.StringIO())
     train.write_text("".join(f"{example.text}\t{example.label}\n" for example in reviews(220)))
-    found = finetune("classify", tiny_model, tmp_path / "run", train=train, epochs=1).details
+    found = finetune("classify", tiny_model, tmp_path / "run", train=train, epochs=1, console=screen).details
     split = json.loads((tmp_path / "run" / "split.json").read_text())
     assert len(split["train"]) + len(split["dev"]) + len(split["test"]) == 220
+    counts = ", ".join(f"{len(split[name])} for {name}" for name in ("train", "dev", "test"))
+    how_so = "reviews.tsv is divided, classes evenly, equal and almost equal texts together"
+    assert f"no --dev: {how_so}: {counts}; see {tmp_path / 'run' / 'split.json'}\n" in screen.file.getvalue()
     assert sum(row.support for row in found.test.classes.values()) == len(split["test"]) >= 40
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     assert "a part of reviews.tsv" in card
@@ -216,6 +228,14 @@ def test_the_latest_rows_are_held_out(tmp_path, written):
     assert max(found["train"]) < min(found["dev"]) <= max(found["dev"]) < min(found["test"])
     assert len(parts["test"]) >= 25
     assert len(parts["dev"]) >= 25
+
+
+def test_that_the_latest_rows_are_held_out_is_said(tiny_model, tmp_path):
+    path, screen = table(tmp_path, reviews(40), day=list(range(40))), Console(file=io.StringIO())
+    how = {"time_column": "day", "epochs": 1, "console": screen}
+    finetune("classify", tiny_model, tmp_path / "run", train=path, **how)
+    said = "the latest rows held out, equal and almost equal texts together: 32 for train, 8 for dev; see "
+    assert f"no --dev: table.jsonl is divided, {said}" in screen.file.getvalue()
 
 
 @pytest.mark.parametrize(("count", "with_test"), [(300, False), (150, True)])
@@ -491,6 +511,10 @@ def test_every_task_divides_a_file_alone_and_scores_what_it_has_seen_apart(tiny_
     assert (found.dev.seen, found.test.seen) == (0, 0)
     half = tmp_path / "half.jsonl"
     half.write_text("".join(json.dumps(row) + "\n" for row in rows[:160]))
-    again = finetune(task, tiny_model, tmp_path / "leaks", train=half, dev=path, epochs=1, max_length=32).details
-    assert again.dev.seen == 160
-    assert again.dev.unseen
+    screen, parts = Console(file=io.StringIO()), {"train": half, "dev": path, "test": path}
+    how = {**parts, "epochs": 1, "max_length": 32, "console": screen}
+    again = finetune(task, tiny_model, tmp_path / "leaks", **how).details
+    for name, scored in (("dev", again.dev), ("test", again.test)):
+        assert scored.seen == 160
+        assert scored.unseen
+        assert f"160 of 240 examples of {name} stand in the training file as well" in screen.file.getvalue()

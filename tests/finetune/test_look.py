@@ -40,12 +40,19 @@ def test_a_table_is_understood_column_by_column(reviews):
         bertsmith.look(reviews, faults="refuse")
 
 
-def test_the_command_prints_lines_or_json(reviews, capsys, tiny_model):
-    lines = typed(capsys, "look", reviews, "--model", tiny_model, "--dev", reviews).splitlines()
+def test_the_command_prints_lines_or_json(reviews, tmp_path, capsys, tiny_model):
+    for name, rows in (("d.csv", ROWS[:12]), ("t.csv", [*ROWS[8:20], "40;a review like no other;good\n"])):
+        (tmp_path / name).write_text(HEAD + "".join(rows))
+    others = ("--dev", tmp_path / "d.csv", "--test", tmp_path / "t.csv")
+    lines = typed(capsys, "look", reviews, "--model", tiny_model, *others).splitlines()
     assert lines[0] == "r.csv: CSV with ';' between its columns, utf-16, with a header; 32 rows for classify"
     assert "columns: text from Review Text, label from Sentiment Label; not read: id" in lines
     assert "3 labels: good 20, bad 11, ugly 1; once, which is too few to learn: ugly" in lines
-    assert "dev: 32 of its 32 rows stand in r.csv as well" in lines
+    assert [line for line in lines if "as well" in line] == [
+        "dev: 12 of its 12 rows stand in r.csv as well",
+        "test: 12 of its 13 rows stand in r.csv as well",
+        "test: 4 of its 13 rows stand in d.csv as well",
+    ]
     (lengths,) = (line for line in lines if line.startswith("pieces: "))
     assert "are longer than the model reads" in lengths
     assert json.loads(typed(capsys, "look", reviews, "--json"))["labels"] == {"good": 20, "bad": 11, "ugly": 1}
@@ -58,6 +65,27 @@ def test_what_a_model_would_cut_is_what_its_sequences_are_long(tiny_model):
     found = bertsmith.look(rows, model=tiny_model)
     assert found.lengths.longest == len(tokenizer(rows[-1]["text"])["input_ids"]) > limit
     assert (found.lengths.unit, found.lengths.limit, found.lengths.cut) == ("pieces", limit, 1)
+
+
+PAIR = {"query": "the man " * 10, "positive": "a book " * 10}
+ANSWER = {"text": ["man"], "answer_start": [4]}
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "longest", "windows"),
+    [
+        ("classify", {"text": PAIR["query"], "text_b": PAIR["positive"], "label": "x"}, 43, False),
+        ("embed", PAIR, 22, False),
+        ("choose", {"context": "the man", "choices": ["a book " * 9, "a book"], "label": 1}, 23, False),
+        ("tag", {"tokens": ["man"] * 40, "tags": ["O"] * 39 + ["B-X"]}, 42, True),
+        ("answer", {"question": "a book", "context": "the man " * 20, "answers": ANSWER}, 45, True),
+    ],
+)
+def test_what_is_measured_is_what_the_task_reads_together(tiny_model, task, row, longest, windows):
+    found = bertsmith.look([row], task=task, model=tiny_model)
+    assert found.lengths.longest == longest
+    told = "are read in windows" if windows else "would be cut"
+    assert found.length_line.endswith(f"{longest > 32:d} are longer than the model reads (32), and {told}")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +141,50 @@ def test_a_guess_is_no_better_than_its_columns(tmp_path):
         (tmp_path / "train" / name).parent.mkdir(parents=True)
         (tmp_path / "train" / name).write_text("One sentence.\n")
     assert "its folders may be classes: --task classify reads them as such" in bertsmith.look(tmp_path / "train").notes
+
+
+def test_the_encodings_of_files_and_folders_of_text_are_counted(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("Ein schöner Satz.\n", encoding="utf-8")
+    (tmp_path / "3.txt").write_bytes("Ein schöner Satz.\n".encode("latin-1"))
+    assert bertsmith.look(tmp_path).form.startswith("text, utf-8 3, iso-8859-1 1, 4 sentences in documents (")
+    assert bertsmith.look(tmp_path / "3.txt").form.startswith("text, iso-8859-1, 1 sentences in documents (")
+    (tmp_path / "a.conll").write_bytes("schöner O\nSatz B-X\n".encode("utf-16"))
+    assert bertsmith.look(tmp_path / "a.conll").form == "a word a line, utf-16"
+    for name in ("train/pos/a.txt", "train/neg/b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(b"caf\xe9")
+    assert bertsmith.look(tmp_path / "train", task="classify").form == "folder, iso-8859-1"
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "columns"),
+    [
+        ("tag", {"tokens": ["a"], "ner_tags": ["O"], "id": 1}, {"tokens": "word", "ner_tags": "tag", "id": ""}),
+        ("embed", {"query": "a", "positive": "b"}, {"query": "query or text", "positive": "text"}),
+        ("answer", {"question": "what?", "context": "the man", "answers": ANSWER, "title": "t"},
+         {"question": "question", "context": "context", "answers": "answers", "title": ""}),
+        ("classify", {"review": {"body": "a"}, "label": "x", "who": "k"},
+         {"label": "label", "who": "group", "review.body": "text"}),
+    ],
+)  # fmt: skip
+def test_every_column_that_is_read_is_named(tmp_path, task, row, columns):
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "a.json").write_text(json.dumps([row], indent=1))
+    how = {"text_column": "review.body", "group_column": "who"} if task == "classify" else {}
+    # SQuAD 的 .json 只有一种形式：答案与文本对不能写成列表
+    for name in ("a.jsonl", "a.json") if task == "classify" else ("a.jsonl",):
+        assert bertsmith.look(tmp_path / name, task=task, **how).columns == columns
+
+
+def test_passages_of_beir_are_not_repeated_rows(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/test.tsv").write_text("q\td\t1\n")
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"_id": one, "text": one}) + "\n" for one in "def"))
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "what?"}) + "\n")
+    found = bertsmith.look(tmp_path)
+    assert (found.form, found.rows, found.repeated) == ("folder, utf-8", 4, 0)
+    assert bertsmith.look(tmp_path / "qrels/test.tsv", task="embed").columns == {}
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import BertsmithError
 from bertsmith.finetune.job import finetune
 
 ODD = os.fsdecode(b"gut\xff")
@@ -21,6 +21,6 @@ def test_a_file_with_a_name_that_is_not_utf8_is_learned_from(tiny_model, tmp_pat
     assert "gut\ufffd.tsv" in (found.model_folder / "README.md").read_text(encoding="utf-8")
     # 权重的库打不开这样的路径：训练之前就拒绝，什么也没有留下
     for model, out in ((tiny_model, tmp_path / f"{ODD}-run"), (tmp_path / ODD, tmp_path / "b")):
-        with pytest.raises(ConfigError, match="gut\ufffd.*: the name is not UTF-8"):
+        with pytest.raises(BertsmithError, match="gut.*: the name is not UTF-8"):
             finetune("classify", model, out, train=train, dev=train, epochs=1)
         assert not out.exists()

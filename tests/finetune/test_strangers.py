@@ -6,13 +6,14 @@ import pytest
 import torch
 import transformers
 
-from bertsmith.finetune.job import evaluate
+from bertsmith.finetune.job import evaluate, finetune
 from bertsmith.finetune.predict import Predictor, as_line
 from bertsmith.finetune.tasks import task_of_model
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.model import BertConfig
-from bertsmith.model.architectures import ModelForQuestionAnswering
+from bertsmith.model.architectures import ModelForPreTraining, ModelForQuestionAnswering
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.monitor import read_metrics
 from typed_command import typed
 
 WORDS = "the man eats bread . the woman reads a book !"
@@ -49,6 +50,52 @@ def test_a_classifier_of_transformers_is_evaluated_by_the_labels_of_its_config(t
     right = sum(label == said for (_, label), said in zip(rows, predicted, strict=True))
     found = evaluate(folder, tmp_path / "test.tsv")
     assert found.metrics["accuracy"] == pytest.approx(right / len(rows))
+
+
+TEXTS = ["the man eats bread .", "the woman reads a book !", "a book", "bread !", "the man reads ."]
+OTHERS = {
+    "multilabel": (transformers.BertForSequenceClassification, {"problem_type": "multi_label_classification"}),
+    "regress": (transformers.BertForSequenceClassification, {"problem_type": "regression", "num_labels": 1}),
+    "tag": (transformers.BertForTokenClassification, {}),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_heads_of_transformers_are_evaluated_too(kind, tmp_path):
+    head, changes = OTHERS[kind]
+    if kind != "regress":
+        changes = {**changes, "id2label": {0: "X", 1: "Y"}, "label2id": {"X": 0, "Y": 1}}
+    folder = save(tmp_path / "theirs", **changes)
+    theirs = head(transformers.BertConfig.from_pretrained(folder)).eval()
+    theirs.save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        outputs = [theirs(**tokenizer(text, return_tensors="pt")).logits[0] for text in TEXTS]
+    if kind == "tag":
+        # 每个词恰是一个词片：去掉两端的特殊词元，一行就是一个词
+        rows = [{"words": text.split(), "tags": ["X"] * len(text.split())} for text in TEXTS]
+        told = torch.cat([rows[1:-1].argmax(-1) for rows in outputs])
+        expected = {"accuracy": (told == 0).float().mean().item()}
+    elif kind == "multilabel":
+        rows = [{"text": text, "labels": ["X"]} for text in TEXTS]
+        told = torch.stack(outputs).sigmoid() >= 0.5
+        expected = {"exact_match": (told == torch.tensor([True, False])).all(-1).float().mean().item()}
+    else:
+        rows = [{"text": text, "score": float(number)} for number, text in enumerate(TEXTS)]
+        errors = torch.cat(outputs) - torch.arange(5.0)
+        expected = {"rmse": errors.square().mean().sqrt().item()}
+    assert task_of_model(folder)[0].name == kind
+    found = evaluate(folder, rows).metrics
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_classifier_of_transformers_teaches(tmp_path):
+    labels = {0: "bread", 1: "book"}
+    teacher = save(tmp_path / "theirs", id2label=labels, label2id={label: number for number, label in labels.items()})
+    start = save(tmp_path / "start", ModelForPreTraining)
+    rows = [{"text": text, "label": labels[number % 2]} for number, text in enumerate(TEXTS * 2)]
+    finetune("classify", start, tmp_path / "run", train=rows, dev=rows, teacher=str(teacher), epochs=1)
+    assert any("teacher_loss" in row for row in read_metrics(tmp_path / "run" / "metrics.jsonl"))
 
 
 @pytest.fixture

@@ -169,8 +169,8 @@ def test_lines_that_cannot_be_labelled_are_counted(teachers, tmp_path, monkeypat
 def test_pairs_without_relevance_get_that_of_the_teacher(teachers, tmp_path, activation):
     """Its sigmoid, also where the folder gives scores without one."""
     shutil.copytree(teachers("rank"), tmp_path / "teacher")
-    said = {"activation_fn": f"torch.nn.{activation}"}
-    (tmp_path / "teacher" / "config_sentence_transformers.json").write_text(json.dumps(said))
+    task = tmp_path / "teacher" / "task.json"
+    task.write_text(json.dumps(json.loads(task.read_text()) | {"activation": activation}))
     (tmp_path / "more.txt").write_text("the man\tthe man reads the book .", encoding="utf-8")
     teaching = TeachingOptions(str(tmp_path / "teacher"), (str(tmp_path / "more.txt"),))
     (example,) = labelled_by_teacher(make_task("rank", TASKS["rank"]), teaching, "auto")

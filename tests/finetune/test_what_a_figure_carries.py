@@ -4,12 +4,14 @@ import pytest
 from rich.console import Console
 
 import bertsmith
+from bertsmith.finetune.datasets.questions import Answer, QuestionExample
 from bertsmith.finetune.datasets.related import RelatedTexts
 from bertsmith.finetune.datasets.tagged import TaggedWords
-from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, RankingExample, ScoredText
+from bertsmith.finetune.datasets.texts import ChoiceExample, LabelledText, MultiLabelledText, RankingExample, ScoredText
 from bertsmith.finetune.tasks import make_task
 from bertsmith.finetune.tasks.task import Evaluation, fingerprint_of
 from bertsmith.inference.classify import Prediction
+from typed_command import typed
 
 TEXTS = [f"text number {number}" for number in range(12)]
 LABELLED = [LabelledText(text, None, "ab"[number % 2]) for number, text in enumerate(TEXTS)]
@@ -36,6 +38,36 @@ TOLD = {
         [RankingExample("q", text, float(number % 2)) for number, text in enumerate(TEXTS)],
         [RankingExample("q", text, 1.0) for text in TEXTS],
         "1 of 1 queries have relevant texts only",
+    ),
+    "one tag": (
+        "tag",
+        [TaggedWords(("a", "b"), ("DET", "NOUN")) for _ in TEXTS],
+        [TaggedWords(("a", "a"), ("DET", "DET")) for _ in TEXTS],
+        "all words are 'DET'",
+    ),
+    "one place": (
+        "choose",
+        [ChoiceExample(text, ("yes", "no"), number % 2) for number, text in enumerate(TEXTS)],
+        [ChoiceExample(text, ("yes", "no"), 1) for text in TEXTS],
+        "the right choice is always number 2",
+    ),
+    "no answer": (
+        "answer",
+        [QuestionExample(text, "what?", text, (Answer("text", 0),)) for text in TEXTS],
+        [QuestionExample(text, "what?", text, ()) for text in TEXTS],
+        "no question has an answer",
+    ),
+    "pairs of one score": (
+        "embed",
+        [ScoredText(text, text, float(number)) for number, text in enumerate(TEXTS)],
+        [ScoredText(text, text, 2.0) for text in TEXTS],
+        "a correlation is of nothing",
+    ),
+    "two scores": (
+        "regress",
+        [ScoredText(text, None, float(number)) for number, text in enumerate(TEXTS)],
+        [ScoredText(text, None, float(number)) for number, text in enumerate(TEXTS[:2])],
+        "there are 2 examples only",
     ),
     "few texts to find": (
         "embed",
@@ -79,6 +111,9 @@ def test_a_dev_file_that_is_the_training_file_does_not_pass_in_silence(tiny_mode
     rows = [{"text": example.text, "label": example.label} for example in LABELLED]
     bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=rows, dev=rows, epochs=1, console=Console())
     assert "12 of 12 examples of dev stand in the training file as well" in capsys.readouterr().out
-    assert "stand in the training file as well; none is new" in (tmp_path / "run/report.html").read_text(
-        encoding="utf-8"
-    )
+    for page in ("report.html", "model/README.md"):
+        said = (tmp_path / "run" / page).read_text(encoding="utf-8")
+        assert "stand in the training file as well; none is new" in said, page
+    few = tmp_path / "few.tsv"
+    few.write_text("".join(f"{row['text']}\t{row['label']}\n" for row in rows[:4]), encoding="utf-8")
+    assert "there are 4 examples only" in typed(capsys, "evaluate", "--model", tmp_path / "run/model", "--file", few)

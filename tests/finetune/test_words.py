@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
@@ -19,7 +20,7 @@ from bertsmith.finetune.tasks.classify import ClassificationTask, MultiLabelTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.words import _losses, mix_of, train_words
 from bertsmith.inference.classify import MULTI, REGRESSION, SINGLE
-from bertsmith.inference.linear import WORDS_FILE, read_words
+from bertsmith.inference.linear import FORMAT, WORDS_FILE, read_words
 from bertsmith.inference.words import CHOICES, Words, ngrams
 
 SENTENCE = "the man reads Ada's book, quickly!! 我们喜欢这本书。 ภาษา naïve straße 3,5 :-) कक्षा"
@@ -139,6 +140,9 @@ def test_a_folder_gives_the_same_and_a_damaged_file_is_refused(tmp_path):
     assert read_words(tmp_path.parent, Words) is None
     file = tmp_path / WORDS_FILE
     file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_words(tmp_path, Words)
+    save_file({"bias": torch.zeros(1)}, file, {"format": FORMAT, "words": "[" * 200_000})
     with pytest.raises(CheckpointError, match="damaged"):
         read_words(tmp_path, Words)
 

@@ -119,7 +119,8 @@ def evaluate(
 
     if out is not None:
         require_other_file(out, Path(file))
-    found = score(model, file, adapter=adapter, precision=precision, only=only, **settings).details
+    how = {**settings, "adapter": adapter, "precision": precision, "only": only}
+    found = score(model, file, console=Console(), **how).details
     print(_line(file, found))
     if out is not None:
         write_json(out, found)

@@ -16,6 +16,7 @@ from typing import Any
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.datasets import shown_path
 from bertsmith.finetune.metrics import in_words
+from bertsmith.finetune.reading import FilesRead
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import WINDOWS_LIMIT, Evaluation, Task
@@ -63,6 +64,7 @@ def model_card(
     files: Mapping[str, DataFile],
     adapter: str | Path | None = None,
     searched: SearchResult | None = None,
+    read: FilesRead | None = None,
 ) -> str:
     """Returns the text of the card: Markdown with YAML front matter."""
     missing = {"train", "dev", *([] if result.test is None else ["test"])} - files.keys()
@@ -92,6 +94,7 @@ def model_card(
             length=InferenceConfig(max_length=settings.max_length).length_for(config),
             lowercase=tokenizer.lowercase,
             paired=bool(described.get("paired")),
+            read=[] if read is None else [[part, _code(line)] for part, line in read.lines],
             remarks=[f"{name}: {said}." for name, one in evaluations.items() for said in one.remarks],
             recipe=[[name, _code(str(value))] for name, value in asdict(settings).items()],
             result=result,

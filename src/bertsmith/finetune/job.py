@@ -15,9 +15,10 @@ from bertsmith.files import from_json, read_json, write_json, write_text
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.baselines import add_baselines, check_baselines
 from bertsmith.finetune.card import DataFile, model_card
-from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of, shown_path
+from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
 from bertsmith.finetune.further import FurtherOptions, pretrain_further
-from bertsmith.finetune.look import look_at
+from bertsmith.finetune.look import limit_of
+from bertsmith.finetune.reading import READING_FILE, FilesRead, noted, tell_files
 from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import cross_validate, dev_of, paper_grid, search, usual_space
@@ -119,10 +120,6 @@ def finetune(
         CheckpointError: the model folder is not usable.
         TrainingStopped: a signal came, and the state is saved.
     """
-    for path in (model, out):
-        # 读写权重的库只认 UTF-8 的路径：训练之前就说，而不是训练之后
-        if shown_path(path) != str(path):
-            raise ConfigError(f"{shown_path(path)}: the name is not UTF-8, and no weights can be kept there; rename it")
     given = divided(settings, *_GROUPS, options_of_all_tasks(), command="finetune")
     chosen, options = given[1], given[-1]
     reading, compared = built(ReadingOptions, given[0]), built(ComparisonOptions, given[3])
@@ -148,39 +145,40 @@ def finetune(
         raise ConfigError("--group-column keeps rows of a training file together; leave out --dev, or this")
     named = {"train": train, "dev": dev, "test": test}
     files = {name: source for name, source in named.items() if source is not None}
-    folder = Path(out)
+    folder, notes = Path(out), list[str]()
     # 老师和预测也在这块设备上：它们各自去问，不一路传下去
     with on_device(device) as place:
-        examples = {
-            name: kind.spec.reader.read(source, reading, task=task, name=name) for name, source in files.items()
-        }
-        if console is not None:
-            for name, source in files.items():
-                seen = look_at(task, source, examples[name], reading)
-                more = (seen.label_line, *seen.repeated_lines) if name == "train" else ()
-                for line in filter(None, (seen.first_line, *more)):
-                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+        with noted(notes, files.values()):
+            examples = {
+                name: kind.spec.reader.read(source, reading, task=task, name=name) for name, source in files.items()
+            }
+        reads: dict[str, Any] = {"tokenizer": load_tokenizer(model), "limit": limit_of(task, model, recipe.max_length)}
+        looks = tell_files(task, files, examples, reading, console=console, **reads)
         teacher = teaching.teacher
         if teacher is not None and any(one.name == "teacher" for one in fields(kind.spec.options)):
             # 句向量从老师的向量里学，不从标签的分布里学：由任务自己处理
             options["teacher"], teacher = teacher, None
         if unlabelled is not None:
-            pairs = kind.from_documents(unlabelled, options, reading.encoding, recipe.seed)
+            with noted(notes, [unlabelled]):
+                pairs = kind.from_documents(unlabelled, options, reading.encoding, recipe.seed)
             # 自己给了 dev 的，就用自己的；文件夹里留出的那份只在没有时才用
             examples = dict(zip(("train", "dev"), pairs, strict=True)) | examples
             files = {"train": unlabelled, "dev": unlabelled} | files
         made = kind.of(examples["train"], **options)
         parts: dict[str, list[int]] = {}
+        division = ""
         if divides:
             whole = examples["train"]
-            parts = held_out(made, whole, recipe.seed, with_test=test is None)
+            with noted(notes, []):
+                parts = held_out(made, whole, recipe.seed, with_test=test is None)
             examples |= {name: [whole[number] for number in numbers] for name, numbers in parts.items()}
             files |= dict.fromkeys(parts, files["train"])
+            said = ", ".join(f"{len(numbers):,} for {name}" for name, numbers in parts.items())
+            by = "the latest rows held out" if reading.time_column is not None else "classes evenly"
+            how_so = f"{name_of(files['train'])} is divided, {by}, equal and almost equal texts together"
+            division = f"{how_so}: {said}"
             if console is not None:
-                said = ", ".join(f"{len(numbers):,} for {name}" for name, numbers in parts.items())
-                by = "the latest rows held out" if reading.time_column is not None else "classes evenly"
-                how_so = f"no --dev: {name_of(files['train'])} is divided, {by}, equal and almost equal texts"
-                told_so = f"{how_so} together: {said}; see {folder / SPLIT_FILE}"
+                told_so = f"no --dev: {division}; see {folder / SPLIT_FILE}"
                 console.print(told_so, highlight=False, markup=False, soft_wrap=True)
         if teaching.teacher_text:
             examples["train"] = [*examples["train"], *labelled_by_teacher(made, teaching, reading.encoding)]
@@ -212,7 +210,9 @@ def finetune(
         if teaching.teacher_text:
             taught = ", ".join(map(name_of, teaching.teacher_text))
             data["train"] = replace(data["train"], name=f"{data['train'].name}, and {taught} as the teacher labels it")
-        _write_cards(folder, Path(model), result, best, data, searched)
+        read = FilesRead(looks, division, tuple(notes))
+        write_json(folder / READING_FILE, read)
+        _write_cards(folder, Path(model), result, best, data, searched, read)
         write_report(folder)
         if compared.baselines:
             assert chooses is not None
@@ -279,6 +279,7 @@ def evaluate(
     precision: str = "auto",
     device: torch.device | str | None = None,
     only: Part | None = None,
+    console: Console | None = None,
     **reading: Any,
 ) -> Result[Evaluation]:
     """Scores a fine-tuned model on labelled rows, with the thresholds that its run found.
@@ -297,6 +298,7 @@ def evaluate(
         precision: of the matmuls: `auto`, `bf16`, `float32` or `int8`.
         device: None takes the GPU where there is one.
         only: `words` or `encoder`: one part of a folder of `bertsmith solve`.
+        console: shows what was read; silent when None.
         **reading: how the rows are read: `text_column`, `label_column` and so on, as in `finetune`.
 
     Returns:
@@ -317,12 +319,18 @@ def evaluate(
         # 这里的 auto 不测量：同一个文件的分数不该随机器的忙闲而变
         inference = InferenceConfig(place, None if precision == "auto" else cast("Precision", precision), max_length)
         examples = task.spec.reader.read(data, options, task=task.name)
-        if adapter is None and (only is not None or (model_folder(described) / WORDS_FILE).exists()):
+        is_solved = adapter is None and (only is not None or (model_folder(described) / WORDS_FILE).exists())
+        reads: dict[str, Any] = {}
+        if not is_solved:
+            reads = {"tokenizer": load_tokenizer(model), "limit": inference.length_for(ModelConfig.load(model))}
+        if console is not None:
+            tell_files(task.name, {"data": data}, {"data": examples}, options, console=console, **reads)
+        if is_solved:
             pipeline = load_pipeline(task.name, described, precision=inference.precision, device=place, only=only)
             predictions = task.predicted(pipeline, examples)
         else:
             scored = task.load(described) if adapter is None else load_adapted(model, adapter)
-            predictions = task.predict(scored, load_tokenizer(model), examples, inference)
+            predictions = task.predict(scored, reads["tokenizer"], examples, inference)
         found = task.scored(examples, predictions)
     return Result(Path(model), found.metrics, Path(model), None, found)
 
@@ -340,6 +348,7 @@ def _write_cards(
     settings: FineTuningSettings,
     files: Mapping[str, DataFile],
     searched: SearchResult | None,
+    read: FilesRead,
 ) -> None:
     # 适配器没有自己的词表和结构：它的卡片按主干来写
     whose: dict[Path, dict[str, Any]] = {
@@ -350,5 +359,6 @@ def _write_cards(
         # 同样的文件夹只会得到同样的卡片：已有的可能是用户改过的，不覆盖
         if folder.is_dir() and not (folder / "README.md").exists():
             task, _ = load_task(folder)
-            card = model_card(result, task, settings, base=str(base), files=files, searched=searched, **described)
+            told: dict[str, Any] = {"base": str(base), "files": files, "searched": searched, "read": read, **described}
+            card = model_card(result, task, settings, **told)
             write_text(folder / "README.md", card)

@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertsmith.data.corpus.plan import CorpusOptions, InputChunk, read_chunk
 from bertsmith.data.reading.documents import readable_sources
-from bertsmith.data.reading.sources import Span, is_url, local_copy
-from bertsmith.data.reading.tables import NUMBER, TABLE_KINDS, ending_of, kind_of, open_table
-from bertsmith.data.reading.text import resolve_documents
+from bertsmith.data.reading.sources import Span, detect_encoding, is_url, local_copy
+from bertsmith.data.reading.tables import NUMBER, TABLE_KINDS, ending_of, is_workbook, kind_of, open_table
+from bertsmith.data.reading.text import corpus_documents
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.files import HALF_CHARACTER
 from bertsmith.finetune.datasets import DataSource, Reader, ReadingOptions, name_of, table_of
-from bertsmith.finetune.datasets.columns import find_columns
+from bertsmith.finetune.datasets.columns import parts_of
 from bertsmith.finetune.datasets.inputs import names_all
-from bertsmith.finetune.datasets.questions import is_one_document
-from bertsmith.finetune.datasets.tagged import WORD_LINES
+from bertsmith.finetune.datasets.questions import QUESTIONS, is_one_document
+from bertsmith.finetune.datasets.related import RELATED
+from bertsmith.finetune.datasets.tagged import TAGGED, WORD_LINES
 from bertsmith.finetune.languages import WITHOUT_SPACES, languages_in, scripts_in
 from bertsmith.finetune.tasks import task_named
-from bertsmith.finetune.tasks.task import fingerprint_of, fingerprints
+from bertsmith.finetune.tasks.task import WINDOWS_LIMIT, fingerprint_of, fingerprints
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelConfig
 from bertsmith.settings import built, divided
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
@@ -42,7 +46,8 @@ _SHOWN = 12
 class Lengths:
     """How long texts are: `half` is the median, `most` the 95th percentile; `cut` are longer than a model's `limit`.
 
-    The `unit` is `pieces` of a model, else `words`, or `characters` where words have no spaces between them.
+    The `unit` is `pieces` of a model, else `words`, or `characters` where words have no spaces between them. Texts that
+    the task reads together count as one; with `windows` it reads all of a long one, in several windows.
     """
 
     unit: str
@@ -51,6 +56,17 @@ class Lengths:
     longest: int
     limit: int | None = None
     cut: int = 0
+    windows: bool = False
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many of the `rows` of a part, `dev` or `test`, have texts that stand in another `file` as well."""
+
+    part: str
+    file: str
+    shared: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +74,7 @@ class Look:
     """What was understood of a file or folder.
 
     Attributes:
-        form: what kind of file it is, with separator and encoding.
+        form: what kind of file it is, with separator and encoding; of several files, how many have which encoding.
         task: whose reader read it; empty where it was read as text without labels.
         columns: name → the part of an example that it is; empty for one that is not read.
         labels: label or tag → how often it occurs, the most frequent first.
@@ -67,7 +83,7 @@ class Look:
         contradictions: different texts that have several labels.
         scripts: script → its share of the letters, the largest first.
         languages: code of a language → its share of the characters, the largest first.
-        shared: `dev`, `test` → rows there whose texts stand in this file, and all rows there.
+        shared: what `dev` shares with this file, and `test` with both.
         kinds: ending → number of files, of a folder.
         notes: what was left out, guessed or repaired, a sentence each.
     """
@@ -84,7 +100,7 @@ class Look:
     contradictions: int
     scripts: dict[str, float]
     languages: dict[str, float] = field(default_factory=dict)
-    shared: dict[str, tuple[int, int]] = field(default_factory=dict)
+    shared: tuple[Overlap, ...] = ()
     kinds: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -93,6 +109,15 @@ class Look:
         """What it is and how much of it there is."""
         what = f"{self.rows:,} {'rows' if self.task else 'documents'}"
         return f"{self.name}: {self.form}; {what}" + (f" for {self.task}" if self.task else "")
+
+    @property
+    def column_line(self) -> str:
+        """Which columns are read as what, and which are not read; empty where there are none."""
+        read = [f"{part} from {name}" for name, part in self.columns.items() if part]
+        rest = [name for name, part in self.columns.items() if not part]
+        said = "; not read: ".join(filter(None, (", ".join(read), _listed(rest))))
+        # JSON 的键可以是半个字符，而终端和网页写不出来
+        return f"columns: {HALF_CHARACTER.sub(chr(0xFFFD), said)}" if said else ""
 
     @property
     def label_line(self) -> str:
@@ -112,7 +137,8 @@ class Look:
         told = f"{found.unit}: half up to {found.half:,}, 95 % up to {found.most:,}, the longest {found.longest:,}"
         if found.limit is None:
             return told
-        return told + f"; {found.cut:,} are longer than the model reads ({found.limit:,}), and would be cut"
+        told_so = "are read in windows" if found.windows else "would be cut"
+        return told + f"; {found.cut:,} are longer than the model reads ({found.limit:,}), and {told_so}"
 
     @property
     def repeated_lines(self) -> list[str]:
@@ -121,22 +147,24 @@ class Look:
         what = "rows" if self.task else "documents"
         return [f"repeated: {self.repeated:,} {what} stand twice{several}"] if self.repeated else []
 
+    @property
+    def opening(self) -> list[str]:
+        """The first lines of a command that reads it: what was understood, and how many texts are too long."""
+        lengths = self.length_line if self.lengths.cut else ""
+        return [*filter(None, (self.first_line, self.column_line, self.label_line, lengths)), *self.repeated_lines]
+
     def lines(self) -> Iterator[str]:
         """Yields the report, a line each."""
         yield self.first_line
         if self.kinds:
             yield "files: " + _listed([f"{count:,} {kind}" for kind, count in self.kinds.items()])
-        if self.columns:
-            read = [f"{part} from {name}" for name, part in self.columns.items() if part]
-            rest = [name for name, part in self.columns.items() if not part]
-            yield "columns: " + "; not read: ".join(filter(None, (", ".join(read), _listed(rest))))
-        yield from filter(None, (self.label_line, self.length_line))
+        yield from filter(None, (self.column_line, self.label_line, self.length_line))
         yield from self.repeated_lines
         for what, shares in (("scripts", self.scripts), ("languages", self.languages)):
             if shares:
                 yield f"{what}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-        for name, (seen, count) in self.shared.items():
-            yield f"{name}: {seen:,} of its {count:,} rows stand in {self.name} as well"
+        for one in self.shared:
+            yield f"{one.part}: {one.shared:,} of its {one.rows:,} rows stand in {one.file} as well"
         yield from self.notes
 
 
@@ -166,7 +194,7 @@ def look(
         source: a labelled file, its URL, or rows in memory, as for `finetune`; or a file or folder of text.
         task: by which it is read; None for the first that can read it, `text` for text without labels.
         model: a model folder, or a name on the Hub: lengths are counted in its pieces, and compared with its limit.
-        dev: another file of the task; what it shares with the source is counted.
+        dev: another file of the task, as is `test`; what one of them shares with another is counted.
         **reading: how the rows are read: `text_column`, `label_column` and so on, as in `finetune`.
 
     Raises:
@@ -176,7 +204,6 @@ def look(
     (given,) = divided(reading, ReadingOptions, command="look")
     options = built(ReadingOptions, {"faults": "skip", **given})
     tokenizer = None if model is None else load_tokenizer(model)
-    limit = None if model is None else ModelConfig.load(model).position_limit
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         name, examples = read_likely(source, task, options)
@@ -184,16 +211,20 @@ def look(
         if name is None:
             if others:
                 raise ConfigError(f"{name_of(source)}: is text without labels; leave --{next(iter(others))} out")
+            limit = None if model is None else ModelConfig.load(model).position_limit
             found = _look_at_text(source, options, tokenizer, limit)
         else:
             texts = [" ".join(example.texts) for example in examples]
+            limit = None if model is None else limit_of(name, model)
             found = _with_languages(look_at(name, source, examples, options, tokenizer, limit), texts)
+        known, shared = [(name_of(source), fingerprints(examples))], list[Overlap]()
         for split, other in others.items():
-            known = fingerprints(examples)
             read = task_named(found.task).spec.reader.read(other, options, task=found.task, name=split)
-            found.shared[split] = (sum(fingerprint_of(example) in known for example in read), len(read))
+            keys = list(map(fingerprint_of, read))
+            shared += [Overlap(split, file, sum(key in there for key in keys), len(read)) for file, there in known]
+            known.append((name_of(other), fingerprints(read)))
     told = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
-    return replace(found, notes=(*found.notes, *told))
+    return replace(found, shared=tuple(shared), notes=(*found.notes, *told))
 
 
 def read_likely(source: DataSource, task: str | None, options: ReadingOptions) -> tuple[str | None, list[Any]]:
@@ -285,6 +316,12 @@ def _holds_text(path: Path, options: ReadingOptions) -> bool:
     return "text" in open_table(path, kind_of(path), options.encoding, options.sheet).first
 
 
+def limit_of(task: str, model: str | Path, max_length: int = 0) -> int:
+    """Returns the most ids of a sequence that a task reads with a model; `max_length` is what the user said, or 0."""
+    length = max_length or task_named(task).max_length_in(Path(model))
+    return InferenceConfig(max_length=length).length_for(ModelConfig.load(model))
+
+
 def look_at(
     task: str,
     source: DataSource,
@@ -294,15 +331,19 @@ def look_at(
     limit: int | None = None,
 ) -> Look:
     """Says what examples of a task are that were read from a source."""
-    form, columns = _form_of(source, task_named(task).spec.reader, options)
-    labels, scores, by_text = Counter[str](), list[float](), defaultdict[Any, set[str]](set)
+    kind = task_named(task)
+    form, columns = _form_of(source, examples, kind.spec.reader, options)
+    sequences = [texts for example in examples for texts in kind.sequences_of(example)]
+    labels, scores, by_text = Counter[str](), list[float](), defaultdict[Any, list[str]](list)
     for example in examples:
         own = _labels_of(example)
         if isinstance(own, float):
             scores.append(own)
         else:
             labels.update(own)
-        by_text[fingerprint_of(example)].add(repr(own))
+        # BEIR 的段落不靠文本相认：不算重复
+        if example.known_by:
+            by_text[fingerprint_of(example)].append(repr(own))
     return Look(
         name_of(source),
         form,
@@ -311,9 +352,9 @@ def look_at(
         len(examples),
         dict(labels.most_common()),
         tuple(sorted(scores)[at] for at in (0, (len(scores) - 1) // 2, -1)) if scores else (),
-        _lengths([example.texts for example in examples], tokenizer, limit),
-        len(examples) - len(by_text),
-        sum(len(different) > 1 for different in by_text.values()),
+        replace(_lengths(sequences, tokenizer, limit), windows=kind.spec.card.limit == WINDOWS_LIMIT),
+        sum(map(len, by_text.values())) - len(by_text),
+        sum(len(set(own)) > 1 for own in by_text.values()),
         scripts_in(text for example in examples for text in example.texts),
     )
 
@@ -326,27 +367,38 @@ def _labels_of(example: Any) -> list[str] | float:
     return [str(own)] if own is not None else list(getattr(example, "labels", getattr(example, "tags", ())))
 
 
-def _form_of(source: DataSource, reader: Reader[Any], options: ReadingOptions) -> tuple[str, dict[str, str]]:
+def _form_of(
+    source: DataSource, examples: Sequence[Any], reader: Reader[Any], options: ReadingOptions
+) -> tuple[str, dict[str, str]]:
     if not isinstance(source, (str, Path)):
         return f"{type(source).__name__} of rows", {}
     if not is_url(str(source)) and Path(source).is_dir():
-        return "folder", {}
+        files = dict.fromkeys(example.place.partition(": ")[0] for example in examples)
+        return f"folder, {_encodings((file for file in files if Path(file).is_file()), options.encoding)}", {}
     with local_copy(source) as path, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if ending_of(path) not in TABLE_KINDS and reader is task_named("tag").spec.reader:
-            return "a word a line", {}
-        if ending_of(path) == ".json" and is_one_document(path, options.encoding):
-            return "one JSON document", {}
-        for layout in reader.inputs.layouts:
-            table = open_table(path, kind_of(path), options.encoding, options.sheet)
-            with suppress(InputError):
-                found = find_columns(table, layout, options)
-                parts = {number: one.called or one.role for one in layout.columns for number in found[one.role]}
-                names = table.first if table.has_header else tuple(f"column {n}" for n in range(len(table.first)))
-                header = "" if table.has_names else ", with a header" if table.has_header else ", without a header"
-                return table.form + header, {name: parts.get(number, "") for number, name in enumerate(names)}
-        # 三元组、文本对这类表有好几种列法：读它的人自己找列
-        return table.form, {}
+        if ending_of(path) not in TABLE_KINDS and reader is TAGGED:
+            return f"a word a line, {_encodings([str(path)], options.encoding)}", {}
+        # 别的任务的 .json 也可以是一个列表：那是表
+        if reader in (QUESTIONS, RELATED) and ending_of(path) == ".json" and is_one_document(path, options.encoding):
+            return f"one JSON document, {_encodings([str(path)], options.encoding)}", {}
+        table = open_table(path, kind_of(path), options.encoding, options.sheet)
+        layout = reader.layout(table)
+        if layout is None:
+            return table.form, {}
+        parts = parts_of(table, layout, options)
+        header = "" if table.has_names else ", with a header" if table.has_header else ", without a header"
+        names = table.first if table.has_header else tuple(f"column {n}" for n in range(len(table.first)))
+    # 读了其中一个字段的那一列，自己不算没有读
+    inner = {name.partition(".")[0] for number, name in enumerate(names) if "." in name and number in parts}
+    read = {name: parts.get(number, "") for number, name in enumerate(names)}
+    return table.form + header, {name: part for name, part in read.items() if part or name not in inner}
+
+
+def _encodings(files: Iterable[str], encoding: str) -> str:
+    """Returns the encoding of text files, or how many have which."""
+    counts = Counter(detect_encoding(Span(file)) if encoding == "auto" else encoding for file in files)
+    return ", ".join(name if len(counts) == 1 else f"{name} {count:,}" for name, count in counts.most_common())
 
 
 def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokenizer | None, limit: int | None) -> Look:
@@ -354,24 +406,26 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
     sources, skipped = readable_sources([source], options.encoding)
     if _is_classes(Path(source)):
         skipped = "; ".join(filter(None, (skipped, "its folders may be classes: --task classify reads them as such")))
-    rule = resolve_documents([Path(one.name) for one in sources if one.kind in ("text", "document")])
+    rule, why = corpus_documents([one.name for one in sources], encoding=options.encoding)
     reading = CorpusOptions(documents=rule, encoding=options.encoding, sheet=options.sheet)
-    documents, notes = [], [skipped] if skipped else []
+    documents, decoded, notes = [], list[str](), list(filter(None, (skipped, why)))
     for one in sources:
         # 一个文件读不了，其余的照样要看
         try:
             documents += list(read_chunk(InputChunk(0, (Span(one.name, encoding=options.encoding),), 0), reading))
+            decoded += [one.name] * (one.kind not in ("document", "parquet") and not is_workbook(one.name))
         except InputError as error:
             notes.append(str(error))
     if not documents:
         raise InputError("; ".join(notes) or f"{source}: no text found; name files that hold text")
     texts = [" ".join(document.sentences) for document in documents]
     sentences = sum(len(document.sentences) for document in documents)
-    between = "a file is one" if rule == "file" else "blank lines between them"
+    between = {"file": "a file is one", "line": "a line is one", "blank-line": "blank lines between them"}[rule]
+    said = f"{sentences:,} sentences in documents ({between})"
     kinds = Counter(ending_of(Path(one.name)) or "without an ending" for one in sources)
     found = Look(
         name_of(source),
-        f"text, {sentences:,} sentences in documents ({between})",
+        ", ".join(filter(None, ("text", _encodings(decoded, options.encoding), said))),
         "",
         {},
         len(documents),
@@ -402,10 +456,10 @@ def _with_languages(found: Look, texts: Sequence[str]) -> Look:
 
 
 def _lengths(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer | None, limit: int | None) -> Lengths:
-    """Measures the texts of each example together, with the special tokens around them where a model reads them."""
+    """Measures texts that are read together, with the special tokens around them where a model reads them."""
     flat = [text for one in texts for text in one]
     if tokenizer is not None:
-        sizes, unit = list(map(len, tokenizer.encode_batch(flat))), "pieces"
+        sizes, unit = np.diff(tokenizer.encode_flat(flat).bounds).tolist(), "pieces"
     else:
         # 中文、日文、泰文的词之间没有空格：数字符
         spaced = next(iter(scripts_in(flat)), "") not in WITHOUT_SPACES

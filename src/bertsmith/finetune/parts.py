@@ -37,7 +37,7 @@ def train_linear(
 def majority(task: AdditiveTask[Any, Any], train: Sequence[Any]) -> LinearModel:
     """Returns a model without features: it gives the shares of classes, tags or labels, or the mean."""
     if isinstance(task, (AnsweringTask, ChoiceTask)):
-        raise ConfigError(f"{task.name} has no commonest one")
+        raise ConfigError("no answer is the commonest")
     target = np.asarray(task.targets(train), dtype=np.float64)
     labels = tuple(task.config_fields()["id2label"].values())
     if isinstance(task, RegressionTask):

@@ -23,6 +23,7 @@ from bertsmith.finetune.baselines import BASELINES_FILE, BaselineScores, read_ba
 from bertsmith.finetune.datasets import shown_path
 from bertsmith.finetune.metrics import in_words
 from bertsmith.finetune.metrics.calibration import Calibration
+from bertsmith.finetune.reading import FilesRead
 from bertsmith.finetune.run import FORMAT, FineTuningResult
 from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.task import Evaluation
@@ -98,7 +99,7 @@ def write_report(run: str | Path) -> Path:
     for part, evaluation in found.evaluations.items():
         lead += "".join(f" On {part}: {remark}." for remark in evaluation.remarks)
     baselines, target = read_baselines(folder), folder / REPORT
-    parts = list(_parts(found, baselines, searched))
+    parts = [*_read(folder), *_parts(found, baselines, searched)]
     told: dict[str, Any] = {"verdict": _verdict(found, baselines)}
     if (folder / "model").is_dir():
         # 向量没有“预测”：用它建索引
@@ -107,6 +108,17 @@ def write_report(run: str | Path) -> Path:
     title = f"Fine-tuning: {found.task}, {shown_path(folder.resolve().name)}"
     write_text(target, render_report(title, lead, parts, **told))
     return target
+
+
+def _read(folder: Path) -> list[Part]:
+    """Returns a table of what was understood of the files, where the run has read some."""
+    found = FilesRead.of_run(folder)
+    if found is None:
+        return []
+    # 结果再好，读错了列也没有意义：先看读了什么
+    return [
+        Table("What was read", ("", "what was found"), [list(map(cut, line)) for line in found.lines], styles=("text",))
+    ]
 
 
 def _verdict(run: _Run, baselines: BaselineScores | None) -> str:

@@ -11,12 +11,13 @@ import hashlib
 import shutil
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
+import numpy as np
 import torch
 from rich.console import Console
 
@@ -33,8 +34,8 @@ from bertsmith.finetune.tasks.task import (
     ExampleT,
     PredictionT,
     Task,
-    fingerprint_of,
     fingerprints,
+    leaks,
 )
 from bertsmith.finetune.teaching import TaughtLoss
 from bertsmith.hub import model_folder as hub_folder
@@ -239,10 +240,16 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             raise InputError("no example of the training file can be learned from")
         if self.weights is not None:
             weights, _ = self.weights
-            # 平均为 1：权重只分轻重，不改变学习率的意义
-            mean = sum(weights) / len(weights)
-            encoded = [replace(one, weight=own / mean) for one, own in zip(encoded, weights, strict=True)]
-        self._tell_of_leaks(train, {"dev": dev, "test": test or ()})
+            # 平均为 1：权重只分轻重，不改变学习率的意义；标注按词算平均，因为损失也按词平均
+            mean = np.average(weights, weights=self.task.rows(train))
+            # 逐条再编码一遍：长句切成几段，每段都带着它的权重
+            encoded = [
+                replace(piece, weight=float(weight / mean))
+                for example, weight in zip(train, weights, strict=True)
+                for piece in self.task.encode(self.tokenizer, [example], max_length)
+            ]
+        for line in leaks(train, {"dev": dev, "test": test or ()}):
+            self.console.print(f"warning: {line}", highlight=False, markup=False, soft_wrap=True)
         encoded = self.task.add_targets(encoded, train, self.inference)
         self.steps_per_epoch = len(self._batches(encoded, 0))
         self.trainer = self._trainer()
@@ -287,15 +294,6 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 task.add_files(self.folder / saved, model.config, max_length)
         found = task.scored(dev, predictions, learned)
         return FineTuningResult(self.progress.best_epoch, found, scores, self.progress.seconds)
-
-    def _tell_of_leaks(self, train: Sequence[ExampleT], others: Mapping[str, Sequence[ExampleT]]) -> None:
-        """Says before the training what stands in two files: its score says nothing of new text."""
-        learned = fingerprints(train)
-        for name, examples in others.items():
-            seen = sum(fingerprint_of(example) in learned for example in examples)
-            if seen:
-                said = f"{seen:,} of {len(examples):,} examples of {name} stand in the training file as well"
-                self.console.print(f"warning: {said}", highlight=False, markup=False, soft_wrap=True)
 
     def _start(self) -> PretrainedModel:
         model = self.task.build(self.start_folder, self.settings)

@@ -9,7 +9,7 @@ from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.questions import QUESTIONS
 from bertsmith.finetune.datasets.related import RELATED
 from bertsmith.finetune.datasets.tagged import TAGGED
-from bertsmith.finetune.datasets.texts import CHOICES, LABELLED, MULTILABELLED, SCORED, LabelledText
+from bertsmith.finetune.datasets.texts import CHOICES, LABELLED, MULTILABELLED, RANKINGS, SCORED, LabelledText
 
 PAIRS = [("terrible waste of money 3", "negativ ☹"), ("superb, would buy again", "Very Positive")] * 6
 
@@ -91,6 +91,7 @@ def test_a_folder_for_each_class_is_read(tmp_path):
         (CHOICES, "a.jsonl", '{"context": "a", "choices": ["b", "c"], "label": 1}\n' * 2,
          '{"context": "a"}\n', "empty choice"),
         (RELATED, "a.tsv", "query\tpositive\na\tb\nc\td\n", "\tb\n", "has an empty query"),
+        (RANKINGS, "a.tsv", "query\ttext\tlabel\na\tb\t1\na\tc\t0\n", "a\td\t7\n", r"not in \[0, 1\]"),
         (TAGGED, "a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n' * 2, '{"tokens": ["a"], "tags": []}\n', "0 tags"),
         (QUESTIONS, "a.jsonl", '{"question": "q", "context": "c d", "answers": []}\n' * 2,
          '{"question": "", "context": "c d", "answers": []}\n', "empty question"),
@@ -106,6 +107,15 @@ def test_rows_with_faults_are_refused_or_left_out_counted_and_listed(tmp_path, r
         reader.read(path)
     with pytest.raises(ConfigError, match="--faults 'drop' is unknown"):
         ReadingOptions(faults="drop")
+
+
+def test_of_many_faults_ten_are_listed_and_the_others_counted(tmp_path):
+    path = write(tmp_path / "a.tsv", "a\tx\nb\ty\n" + "\tx\n" * 12)
+    with pytest.warns(UserWarning, match="left out 12 rows: line 3 has an empty text · ") as caught:
+        assert len(LABELLED.read(path, ReadingOptions(faults="skip"))) == 2
+    said = str(caught[0].message)
+    assert said.count("has an empty text") == 10
+    assert said.endswith("line 12 has an empty text · and 2 more")
 
 
 def test_lists_in_cells_are_read_or_refused(tmp_path):

@@ -140,6 +140,25 @@ def test_what_is_wrong_with_a_folder_of_beir_is_said(beir):
         RELATED.read(judged)
 
 
+def test_faults_of_a_folder_of_beir_are_left_out_where_asked(beir):
+    whole = RELATED.read(beir)
+    with (beir / "qrels" / "test.tsv").open("a") as judged:
+        judged.write("q9\td1\t1\nq1\td9\t1\nq1\td1\n\td1\t1\nq1\td2\tgood\n")
+    with (beir / "corpus.jsonl").open("a") as passages:
+        passages.write('{"_id": "", "text": "no name"}\n')
+    with pytest.raises(InputError, match="line 7 has 2 columns; .*; or leave such rows out with --faults skip"):
+        RELATED.read(beir)
+    with pytest.warns(UserWarning, match="beir: left out 6 judgements and texts: ") as caught:
+        assert RELATED.read(beir, ReadingOptions(faults="skip")) == whole
+    for said in (
+        "line 7 has 2 columns",
+        "line 8 has an empty judgement",
+        "line 3 has an empty _id",
+        "judges query 'q9'",
+    ):
+        assert said in str(caught[0].message)
+
+
 def test_a_folder_of_beir_that_judges_nothing_relevant_is_refused(beir):
     judged = beir / "qrels" / "test.tsv"
     for rows in ("", "q1\td2\t0\n"):

@@ -102,6 +102,18 @@ def test_entities_equal_seqeval_on_ten_thousand_sentences(names):
         assert [(e.type, e.first, e.last) for e in entities_of(tags)] == get_entities(tags)
 
 
+@pytest.mark.parametrize("renamed", [{"I": "M"}, {"E": "L", "S": "U"}], ids=["BMES", "BILOU"])
+def test_the_letters_of_other_schemes_are_read_as_those_of_bioes(renamed):
+    """So what `seqeval` reads of BIOES is read of these, whatever rules the tags break."""
+    rng = np.random.default_rng(3)
+    # 单独一个 L 也可能是普通标签
+    names = [tag for tag in BIOES if "-" in tag or tag == "O"]
+    for _ in range(2000):
+        tags = [names[i] for i in rng.integers(0, len(names), int(rng.integers(1, 15)))]
+        others = [renamed.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+        assert [(e.type, e.first, e.last) for e in entities_of(others)] == get_entities(tags)
+
+
 @pytest.mark.parametrize("names", [BIO, BIOES], ids=["BIO", "BIOES"])
 def test_scores_equal_seqeval(names):
     rng = np.random.default_rng(len(names) + 1)

@@ -18,8 +18,17 @@ from bertsmith.finetune.tasks.classify import ClassificationTask, MultiLabelTask
 from bertsmith.finetune.tasks.features import FeatureTaggingTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.tag import TaggingTask
+from bertsmith.finetune.tasks.task import new_model
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import LabelsPrediction, Prediction
+from bertsmith.kernels.layers import Dropout
+from bertsmith.model.architectures import (
+    ModelForMaskedLM,
+    ModelForMultipleChoice,
+    ModelForQuestionAnswering,
+    ModelForTokenClassification,
+)
+from bertsmith.model.family import families
 
 GOOD, BAD = ("bread", "book"), ("man", "woman")
 
@@ -219,6 +228,18 @@ def test_dropout_is_that_of_the_head_too(tiny_model, tmp_path):
     task = ClassificationTask(("x", "y"))
     assert task.build(folder, FineTuningSettings()).classifier.dropout.probability == 0.3
     assert task.build(folder, FineTuningSettings(dropout=0.0)).classifier.dropout.probability == 0.0
+
+
+@pytest.mark.parametrize("family", families().values(), ids=lambda family: family.model_type)
+def test_a_rate_of_dropout_is_every_one_of_a_family(family, tmp_path):
+    ModelForMaskedLM(family.config.named("1/64", vocab_size=20)).save_pretrained(tmp_path)
+    settings = FineTuningSettings(dropout=0.3, from_random=True)
+    for head in (ModelForMultipleChoice, ModelForQuestionAnswering, ModelForTokenClassification):
+        parts = new_model(head, tmp_path, settings, id2label={0: "x", 1: "y"}).modules()
+        rates = {part.probability for part in parts if isinstance(part, Dropout)}
+        # DistilBERT 的块在注意力之后没有 dropout
+        assert rates <= {0.0, 0.3}, head
+        assert 0.3 in rates
 
 
 def test_a_run_that_was_killed_with_its_result_written_leaves_no_state(tiny_model, tmp_path):

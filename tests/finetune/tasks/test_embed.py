@@ -268,7 +268,7 @@ def test_training_keeps_what_a_folder_says_of_limits_prompts_and_numbers(tiny_mo
     run_folder, once = tmp_path / "run", FineTuningSettings(epochs=1, precision="float32")
     found = fine_tune(EmbeddingTask.of(PAIRS), tmp_path / "theirs", PAIRS, PAIRS, run_folder, once)
     assert json.loads((run_folder / "model" / "task.json").read_text())["max_length"] == 9
-    trained = sentence_transformers.SentenceTransformer(str(run_folder / "model"), device="cpu", truncate_dim=16)
+    trained = sentence_transformers.SentenceTransformer(str(run_folder / "model"), device="cpu")
     assert (trained.max_seq_length, trained.prompts[trained.default_prompt_name]) == (9, "a book ! ")
     texts = ["the man eats bread . the woman reads a book !", "a book"]
     ours = load_pipeline("embed", run_folder / "model", precision="float32")(texts)
@@ -293,11 +293,12 @@ def test_the_commands(tiny_model, tmp_path, capsys):
     assert "turns a text into a vector" in (model / "README.md").read_text(encoding="utf-8")
     assert load_task(model)[0].matryoshka == (16,)
     assert "map 1.000" in typed(capsys, "evaluate", "--model", model, "--file", data, *reading)
-    vectors = tmp_path / "v.npy"
-    typed(capsys, "embed", data, "--model", model, "--out", vectors, "--prompt", "query")
-    lines = data.read_text(encoding="utf-8").splitlines()
+    vectors, text = tmp_path / "v.npy", tmp_path / "text.txt"
+    lines = [pair.query for pair in PAIRS]
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    typed(capsys, "embed", text, "--model", model, "--out", vectors, "--prompt", "query")
     np.testing.assert_allclose(np.load(vectors), load_pipeline("embed", model)(lines, prompt="query"), atol=1e-5)
-    said = typed(capsys, "embed", data, "--model", model, "--out", tmp_path / "w.npy", "--prompt", "title", code=2)
+    said = typed(capsys, "embed", text, "--model", model, "--out", tmp_path / "w.npy", "--prompt", "title", code=2)
     assert "names no prompt 'title'; it has query" in said
     record = json.loads(typed(capsys, "predict", "--model", model, "the man").partition("\t")[0])
     np.testing.assert_allclose(record, load_pipeline("embed", model)(["the man"])[0], atol=1e-5)

@@ -2,21 +2,28 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import onnxruntime
 import pytest
 import sentence_transformers
 import torch
 import torch.nn.functional as F
+import transformers
 
 from bertsmith.errors import InputError
 from bertsmith.files import from_json, to_json
 from bertsmith.finetune.datasets.texts import RankingExample
+from bertsmith.finetune.job import evaluate
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks import task_of_model
 from bertsmith.finetune.tasks.rank import RankingTask
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference.classify import Rank
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.interop.huggingface import export_huggingface
+from bertsmith.interop.onnx import export_onnx
+from bertsmith.journeys.compress import compress
+from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SETTINGS = FineTuningSettings(epochs=6, batch_size=8, learning_rate=2e-3, precision="float32")
@@ -49,25 +56,86 @@ def test_a_ranker_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     np.testing.assert_allclose(ours.scores(["the man"] * 3, texts), expected, atol=1e-4)
 
 
+def scores_of(folder, examples):
+    """What `CrossEncoder` gives, with nothing told but the folder."""
+    reference = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    return reference.predict([(example.query, example.text) for example in examples])
+
+
+@pytest.fixture
+def cross_encoder(tiny_model, tmp_path):
+    """Saves a `CrossEncoder` that scores by its bare output; large random weights tell texts apart."""
+
+    def save(prompt):
+        torch.manual_seed(3)
+        config = BertConfig.load(tiny_model).changed(id2label={0: "LABEL_0"}, initializer_range=0.5)
+        BertForSequenceClassification(config).save_pretrained(tmp_path / "base")
+        WordPieceTokenizer.load(tiny_model).save(tmp_path / "base")
+        named = {"prompts": {"q": prompt}, "default_prompt_name": "q"} if prompt else {}
+        theirs = sentence_transformers.CrossEncoder(
+            str(tmp_path / "base"), activation_fn=torch.nn.Identity(), device="cpu", **named
+        )
+        theirs.save_pretrained(str(tmp_path / "theirs"))
+        return tmp_path / "theirs"
+
+    return save
+
+
+def test_a_cross_encoder_is_scored_as_it_reads(cross_encoder):
+    """With its prompt, which puts the texts into another order, and through its activation."""
+    folder, examples = cross_encoder("the book "), make_pairs(1)
+    task, _ = task_of_model(folder)
+    expected = task.metrics(examples, scores_of(folder, examples))
+    given = [{"query": one.query, "text": one.text, "relevance": one.relevance} for one in examples]
+    assert evaluate(folder, given, precision="float32").metrics == pytest.approx(expected)
+    pipeline = task.pipeline(task.load(folder), WordPieceTokenizer.load(folder), CPU)
+    assert (pipeline.prompt, pipeline.activation) == ("the book ", "Identity")
+    pipeline.prompt = ""
+    assert task.metrics(examples, task.predicted(pipeline, examples)) != pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("copied", "error"),
+    [(export_huggingface, 1e-4), (lambda source, out: compress(source, out, int8=True), 0.2)],
+    ids=["export huggingface", "compress"],
+)
+def test_a_copy_of_a_ranker_scores_as_it_does(cross_encoder, tmp_path, copied, error):
+    """Of a stranger's folder, and of what training made of it."""
+    theirs, examples, run = cross_encoder("the book "), make_pairs(1), tmp_path / "run"
+    fine_tune(RankingTask.of(examples), theirs, examples, examples, run, replace(SETTINGS, epochs=1))
+    for number, source in enumerate((theirs, run / "model")):
+        copied(source, copy := tmp_path / f"copy-{number}")
+        rank, expected = Rank.load(copy, precision="float32", device="cpu"), scores_of(source, examples)
+        assert (rank.prompt, rank.activation) == ("the book ", "Identity")
+        np.testing.assert_allclose(rank.scores(*RankingTask().columns(examples)), expected, atol=error)
+        if copied is export_huggingface:
+            np.testing.assert_allclose(scores_of(copy, examples), expected, atol=error)
+
+
+def test_the_graph_of_a_ranker_gives_its_scores(cross_encoder, tmp_path):
+    """And no vectors, though a `modules.json` lies beside it; the folder says what goes before and comes after."""
+    source, copy, examples = cross_encoder("the book "), tmp_path / "copy", make_pairs(1)
+    export_onnx(source, copy)
+    says = Rank.settings_in(copy)
+    assert (says.prompt, says.activation) == ("the book ", "Identity")
+    queries, texts = [says.prompt + one.query for one in examples], [one.text for one in examples]
+    tokens = transformers.AutoTokenizer.from_pretrained(copy)(queries, texts, padding=True, return_tensors="np")
+    session = onnxruntime.InferenceSession(str(copy / "model.onnx"))
+    (found,) = session.run(None, {each.name: tokens[each.name] for each in session.get_inputs()})
+    np.testing.assert_allclose(found[:, 0], scores_of(source, examples), atol=1e-4)
+
+
 @pytest.mark.parametrize("prompt", ["", "the book "])
-def test_a_cross_encoder_keeps_its_prompt_and_its_activation(tiny_model, tmp_path, prompt):
-    base = BertForSequenceClassification.from_pretrained(tiny_model, new_heads=True, id2label={0: "LABEL_0"})
-    base.save_pretrained(tmp_path / "base")
-    WordPieceTokenizer.load(tiny_model).save(tmp_path / "base")
-    named = {"prompts": {"q": prompt}, "default_prompt_name": "q"} if prompt else {}
-    theirs = sentence_transformers.CrossEncoder(
-        str(tmp_path / "base"), activation_fn=torch.nn.Identity(), device="cpu", **named
-    )
-    theirs.save_pretrained(str(tmp_path / "theirs"))
-    train, dev = make_pairs(2), make_pairs(1)
-    fine_tune(RankingTask.of(train), tmp_path / "theirs", train, dev, tmp_path / "run", replace(SETTINGS, epochs=1))
+def test_a_cross_encoder_keeps_its_prompt_and_its_activation(cross_encoder, tiny_model, tmp_path, prompt):
+    theirs, train, dev = cross_encoder(prompt), make_pairs(2), make_pairs(1)
+    result = fine_tune(RankingTask.of(train), theirs, train, dev, tmp_path / "run", replace(SETTINGS, epochs=1))
     folder = tmp_path / "run" / "model"
-    texts = [example.text for example in dev[:3]]
     rank = Rank.load(folder, precision="float32", device="cpu")
     assert (rank.prompt, rank.activation) == (prompt, "Identity")
-    reference = sentence_transformers.CrossEncoder(str(folder), device="cpu")
-    expected = reference.predict([("the man", text) for text in texts])
-    np.testing.assert_allclose(rank.scores(["the man"] * 3, texts), expected, atol=1e-4)
+    expected = scores_of(folder, dev)
+    np.testing.assert_allclose(rank.scores(*RankingTask().columns(dev)), expected, atol=1e-4)
+    # 选轮次的分数也带着提示词
+    assert result.dev.metrics == pytest.approx(RankingTask().metrics(dev, expected))
     assert len(RankingTask(prompt).encode(rank.tokenizer, dev, 16)[0].input_ids[0]) == len(
         rank.tokenizer(prompt + dev[0].query, dev[0].text)["input_ids"]
     )

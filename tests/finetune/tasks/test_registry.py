@@ -75,9 +75,11 @@ def test_a_package_names_its_tasks_as_entry_points(monkeypatch, tmp_path, text):
     (tmp_path / "sarcasm.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     entry = metadata.EntryPoint("sarcasm", "sarcasm:SarcasmTask", "bertsmith.tasks")
-    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [entry] if group == entry.group else [])
+    broken = metadata.EntryPoint("broken", "nowhere_at_all", "bertsmith.tasks")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [broken, entry] if group == entry.group else [])
     registry._installed.cache_clear()
-    assert all_tasks()["sarcasm"].spec.name == "sarcasm"
+    with pytest.warns(UserWarning, match="nowhere_at_all, an entry point bertsmith.tasks, cannot be used"):
+        assert all_tasks()["sarcasm"].spec.name == "sarcasm"
     del sys.modules["sarcasm"]
 
 

@@ -213,13 +213,17 @@ class InputForms:
 
 @dataclass(frozen=True)
 class Reader(Generic[ExampleT]):
-    """Reads the labelled files of a task; besides the encoding, it knows the `options`, fields of `ReadingOptions`."""
+    """Reads the labelled files of a task; besides the encoding, it knows the `options`, fields of `ReadingOptions`.
+
+    `layout` gives the columns of a table with labels; None for a table in which they are not looked for.
+    """
 
     holds: str
     options: tuple[str, ...]
     parse: Callable[[Path, ReadingOptions], list[ExampleT]]
     parse_table: Callable[[Table, ReadingOptions], list[ExampleT]]
     inputs: InputForms
+    layout: Callable[[Table], Layout | None] = lambda _table: None
 
     def read(
         self, source: DataSource, options: ReadingOptions | None = None, *, task: str = "", name: str = "rows"

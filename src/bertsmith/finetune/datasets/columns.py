@@ -84,7 +84,7 @@ def table_reader(
         return parse_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
 
     known = (*(column.option for column in layout.columns), "header", "sheet", *BESIDE, *options)
-    return Reader(holds, known, parse, parse_table, InputForms((layout,), texts_of))
+    return Reader(holds, known, parse, parse_table, InputForms((layout,), texts_of), lambda _table: layout)
 
 
 BESIDE = ("group_column", "time_column")
@@ -145,6 +145,15 @@ def find_columns(table: Table, layout: Layout, options: ReadingOptions) -> Found
         *flags, last = (column.flag for column in layout.columns)
         raise InputError(f"{table.path}: a column has one use; check {', '.join(flags)} and {last}")
     return found
+
+
+def parts_of(table: Table, layout: Layout, options: ReadingOptions) -> dict[int, str]:
+    """Returns what each column is read as, by its number; one that is not read is left out."""
+    found = find_columns(table, layout, options)
+    parts = {number: column.called or column.role for column in layout.columns for number in found[column.role]}
+    beside = {name: getattr(options, name) for name in BESIDE}
+    told = {_number(table, given): name.partition("_")[0] for name, given in beside.items() if given is not None}
+    return parts | told
 
 
 def _told(column: Column, options: ReadingOptions) -> Sequence[ColumnName] | None:
@@ -314,6 +323,7 @@ _FITS: dict[str, Callable[[Sequence[object]], bool]] = {
     "label": _are_classes,
     "labels": _are_classes,
     "score": _are_numbers,
+    "relevance": _are_numbers,
 }
 """Role → what the cells of its column look like."""
 
@@ -330,21 +340,38 @@ def numbered_columns(column: Column, header: Sequence[str]) -> list[int]:
 
 def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None]) -> dict[str, list[int]]:
     width, untold = len(table.first), [role for role in layout.order if told[role] is None]
-    missing = [column for column in layout.columns if column.required and told[column.role] is None]
+    left = [number for number in range(width) if not any(number in (given or ()) for given in told.values())]
+    missing = [column for column in layout.columns if told[column.role] is None]
     # 列比认得的多而没有表头：哪一列是什么，猜错了也不会报错，所以不猜
-    if width > len(layout.order) and missing:
-        # 预测时不需要标签，也就没有这个选项
-        asked = [column for column in layout.columns if column.required or column.option != "label_column"]
-        flags = [column.flag for column in asked for _ in range(2 if column.numbered else 1)]
-        example = " ".join(f"{flag} {number}" for number, flag in enumerate(flags))
+    if width > len(layout.order) and any(column.required for column in missing):
+        example = _example(table, missing, left)
         raise InputError(
             f"{table.path}: {width} columns and no header; say which is which by number, such as {example}"
         )
-    left = [number for number in range(width) if not any(number in (given or ()) for given in told.values())]
     # 只剩一列没有说，它就是剩下的那一样
     if len(untold) == len(left) == 1:
         return {untold[0]: left}
     return {role: [number] for number, role in enumerate(layout.order) if number < width}
+
+
+def _example(table: Table, columns: Sequence[Column], left: Sequence[int]) -> str:
+    """Returns options that name columns by number and fit their cells: a hint must not take the id for the text."""
+    rows = [row.cells for row in table.look_ahead()]
+    cells = {number: [str(cell) for cell in _cells(rows, number)] for number in left}
+    chosen: dict[int, str] = {}
+    # 必需的列先选；可有可无的，只举装着文本的列
+    for column in sorted(columns, key=lambda column: not column.required):
+        fits = _FITS.get(column.role, _are_texts)
+        for _ in range(2 if column.numbered else 1):
+            free = [number for number in left if number not in chosen]
+            # 行太少，内容说明不了什么：文本取最长的一列，其余取值最少的一列
+            if fits is _are_texts:
+                nearest = sorted(free, key=lambda number: -len("".join(cells[number])))
+            else:
+                nearest = sorted(free, key=lambda number: (len(set(cells[number])), -number))
+            fitting = [number for number in free if fits(cells[number]) and (column.required or fits is _are_texts)]
+            chosen |= dict.fromkeys((fitting + nearest * column.required)[:1], column.flag)
+    return " ".join(f"{chosen[number]} {number}" for number in sorted(chosen))
 
 
 def _number(table: Table, name: ColumnName) -> int:

@@ -142,8 +142,15 @@ _INPUTS = Layout(
     ("question", "context"),
 )
 
+_ANSWERED = replace(_INPUTS, columns=(*_INPUTS.columns, Column("answers", "label_column", ("answers",))))
+
 QUESTIONS = Reader(
-    "questions on passages", ("offsets", *BESIDE), _read_questions, _read_table, InputForms((_INPUTS,), other=_inputs)
+    "questions on passages",
+    ("offsets", *BESIDE),
+    _read_questions,
+    _read_table,
+    InputForms((_INPUTS,), other=_inputs),
+    lambda _table: _ANSWERED,
 )
 
 _WIDTHS: dict[str, Callable[[str], int]] = {

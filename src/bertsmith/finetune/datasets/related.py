@@ -141,9 +141,9 @@ _IS_HEADER = has_any(*_PAIRS, *((name, label) for name in _QUERY_NAMES for label
 
 def _read(path: Path, options: ReadingOptions) -> list[Any]:
     found: list[Any]
-    if path.is_dir() or path.parent.name == "qrels":
+    if path.is_dir() or path.parent.name == _JUDGEMENTS:
         require_used(options, ("faults",), "a BEIR folder")
-        found = _read_beir(path, options.encoding)
+        found = _read_beir(path, options)
     elif ending_of(path) == ".json" and is_one_document(path, options.encoding):
         found = [
             RelatedTexts(question.question, question.context, place=question.place, group=question.group)
@@ -158,12 +158,19 @@ def _read(path: Path, options: ReadingOptions) -> list[Any]:
     return found
 
 
-def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
+_JUDGEMENTS = "qrels"
+"""The folder of BEIR that holds them."""
+
+
+def _layout_of(table: Table) -> Layout:
     # 没有表头的第三列：是数就是分数，否则是反例
     third = table.first[2] if len(table.first) == 3 else ""
     last = "label" if NUMBER.fullmatch(third.strip()) else "negatives"
-    layout = Layout(_COLUMNS, _IS_HEADER, ("text", "pair", last), _PAIRS)
-    found = find_columns(table, layout, options)
+    return Layout(_COLUMNS, _IS_HEADER, ("text", "pair", last), _PAIRS)
+
+
+def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
+    found = find_columns(table, _layout_of(table), options)
     if not found["pair"] and not found["label"]:
         raise InputError(
             f"{table.path}: one column of texts and nothing beside it; name the second text with --pair-column, the"
@@ -211,10 +218,11 @@ def _example(row: Row, found: Found) -> VectorExample:
     return RelatedTexts(text, pair, negatives, scores, place=row.place)
 
 
-def _read_beir(path: Path, encoding: str) -> list[Any]:
+def _read_beir(path: Path, options: ReadingOptions) -> list[Any]:
     """Reads a folder of BEIR, or the file of its `qrels` that is named."""
     folder = path if path.is_dir() else path.parent.parent
-    judged = sorted((folder / "qrels").glob("*.tsv")) if path.is_dir() else [path]
+    encoding, faults = options.encoding, Faults(options)
+    judged = sorted((folder / _JUDGEMENTS).glob("*.tsv")) if path.is_dir() else [path]
     if len(judged) != 1:
         names = ", ".join(file.name for file in judged) or "nothing"
         raise InputError(f"{folder}/qrels: holds {names}; name one of its files, such as {folder}/qrels/test.tsv")
@@ -223,28 +231,34 @@ def _read_beir(path: Path, encoding: str) -> list[Any]:
     if not NUMBER.fullmatch(table.first[-1].strip()):
         next(table.rows)
     for row in table.rows:
-        if len(row.cells) != 3:
-            raise InputError(f"{row.place} has {len(row.cells)} columns; a judgement is a query id, a text id, a grade")
-        query, text, grade = (Cell(row.place, "judgement", cell) for cell in row.cells)
-        grades.setdefault(query.text(), {})[text.text()] = finite_number(grade)
-    texts = {each.id: each for each in _records(folder / "corpus.jsonl", encoding)}
-    queries = {each.id: each for each in _records(folder / "queries.jsonl", encoding)}
+        with faults.skipped():
+            if len(row.cells) != 3:
+                said = f"{row.place} has {len(row.cells)} columns"
+                raise InputError(f"{said}; a judgement is a query id, a text id, a grade")
+            query, text, grade = (Cell(row.place, "judgement", cell) for cell in row.cells)
+            one, other, how_good = query.text(), text.text(), finite_number(grade)
+            grades.setdefault(one, {})[other] = how_good
+    texts = {each.id: each for each in _records(folder / "corpus.jsonl", encoding, faults)}
+    queries = {each.id: each for each in _records(folder / "queries.jsonl", encoding, faults)}
     for query_id, found in grades.items():
-        lost = [f"query {query_id!r}, which queries.jsonl"] if query_id not in queries else []
         # 判为 0 分的段落不在语料里也无妨：它本来就算错的
-        lost += [
-            f"text {name!r}, which corpus.jsonl" for name, grade in found.items() if grade > 0 and name not in texts
-        ]
-        if lost:
-            raise InputError(f"{judged[0]}: judges {lost[0]} lacks; copy the whole folder")
+        absent = [name for name, grade in found.items() if grade > 0 and name not in texts]
+        lost = [f"query {query_id!r}, which queries.jsonl"] if query_id not in queries else []
+        for judgement in (*lost, *(f"text {name!r}, which corpus.jsonl" for name in absent)):
+            with faults.skipped():
+                raise InputError(f"{judged[0]}: judges {judgement} lacks; copy the whole folder")
+        for name in absent:
+            del found[name]
+    faults.tell(folder, "judgements and texts")
     asked = (
         JudgedQuery(name, queries[name].text, tuple(found.items()), place=queries[name].place)
         for name, found in grades.items()
+        if name in queries and found
     )
     return [*texts.values(), *asked]
 
 
-def _records(path: Path, encoding: str) -> list[CorpusPassage]:
+def _records(path: Path, encoding: str, faults: Faults) -> list[CorpusPassage]:
     """Reads `_id`, `text` and, where there is one, the `title` before it, of each line."""
     require_file(path)
     table = open_table(path, "jsonl", encoding)
@@ -255,7 +269,8 @@ def _records(path: Path, encoding: str) -> list[CorpusPassage]:
     for row in table.rows:
         title = row.cells[places["title"]] if "title" in places else None
         text = " ".join(str(part).strip() for part in (title, row.cells[places["text"]]) if part)
-        found.append(CorpusPassage(row.cell([places["_id"]], "_id").text(), text.strip(), place=row.place))
+        with faults.skipped():
+            found.append(CorpusPassage(row.cell([places["_id"]], "_id").text(), text.strip(), place=row.place))
     return found
 
 
@@ -265,6 +280,8 @@ RELATED = Reader(
     _read,
     _read_table,
     InputForms((_INPUTS,)),
+    # 判断的表里是编号，不是文本
+    lambda table: None if Path(table.path).parent.name == _JUDGEMENTS else _layout_of(table),
 )
 """What vectors are learned from, as one kind of `VectorExample` (or passages and queries)."""
 

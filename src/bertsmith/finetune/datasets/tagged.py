@@ -173,6 +173,7 @@ TAGGED = Reader(
     _read_tagged,
     _read_table,
     InputForms((_LONE_WORDS, _TEXTS), lambda words=None, text=None: (words or text,), _sentences),
+    lambda _table: _LAYOUT,
 )
 """Sentences as `TaggedWords`: from JSON Lines and Parquet, from CoNLL-U by the ending `.conllu`, from CoNLL otherwise.
 

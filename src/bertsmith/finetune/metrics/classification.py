@@ -79,6 +79,12 @@ def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labe
     return table
 
 
+def without_matrix(num_labels: int) -> list[str]:
+    """Says that there is no confusion matrix, where there are too many labels for one."""
+    said = f"{num_labels:,} labels are too many for a confusion matrix, which has {MOST_CONFUSED} at most"
+    return [said] if num_labels > MOST_CONFUSED else []
+
+
 def class_scores(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> list[ClassScores]:
     """Returns precision, recall, F1 and support of every class, 0 where a share is of nothing."""
     counts = (column[0].astype(int).tolist() for column in class_counts(labels, predictions, num_labels))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import make_dataclass
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -23,10 +23,11 @@ from bertsmith.finetune.tasks.task import NoOptions, Task, TaskT
 from bertsmith.inference.pipeline import label_names, pipelines_of_folder
 from bertsmith.inference.task_file import TASK_FILE, read_task_file, write_task_file
 from bertsmith.model import ModelConfig
-from bertsmith.settings import Setting, named, option, settings_of
+from bertsmith.settings import Setting, installed, named, option, settings_of
 
 _ADDED: dict[str, type[Task[Any, Any]]] = {}
 """What `register` was given, by name."""
+_installed = cache(installed)
 
 
 def register(task: type[TaskT]) -> type[TaskT]:
@@ -40,7 +41,7 @@ def register(task: type[TaskT]) -> type[TaskT]:
 
 def all_tasks() -> dict[str, type[Task[Any, Any]]]:
     """Returns the class of every task by its name, in alphabetical order."""
-    return dict(sorted({**_installed(), **_ADDED, **_own()}.items()))
+    return dict(sorted({**_installed("bertsmith.tasks"), **_ADDED, **_own()}.items()))
 
 
 def task_named(name: str) -> type[Task[Any, Any]]:
@@ -101,7 +102,8 @@ def task_of_model(folder: str | Path) -> tuple[Task[Any, Any], int]:
             labels = label_names(ModelConfig.load(folder)) if "labels" in kind.__annotations__ else []
             # 还缺别的设置的任务读不出来：那就照旧说没有 task.json
             with suppress(ValueError):
-                return kind.from_description({"labels": labels} if labels else {}), length
+                made = kind.from_description({"labels": labels} if labels else {})
+                return made.as_in(Path(folder)), length
     return load_task(folder)
 
 
@@ -116,9 +118,3 @@ def _own() -> dict[str, type[Task[Any, Any]]]:
             if its_own and "spec" in vars(value):
                 found[value.spec.name] = value
     return found
-
-
-@cache
-def _installed() -> dict[str, type[Task[Any, Any]]]:
-    """Returns the tasks that installed packages name, by name."""
-    return {entry.name: entry.load() for entry in metadata.entry_points(group="bertsmith.tasks")}

@@ -135,6 +135,11 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
         if not any(example.answers for example in dev):
             raise InputError("no question of the dev file has an answer; no epoch can be chosen by f1")
 
+    def cautions(self, examples: Sequence[QuestionExample]) -> list[str]:
+        """Says besides where no question has an answer."""
+        none = [] if any(one.answers for one in examples) else ["no question has an answer"]
+        return [*super().cautions(examples), *none]
+
     def group_of(self, example: QuestionExample) -> str:
         """Returns its passage: it has several questions."""
         return example.context

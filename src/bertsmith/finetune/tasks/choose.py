@@ -30,6 +30,7 @@ from bertsmith.finetune.tasks.task import (
     Rows,
     TaskSpec,
     WordsTask,
+    alike,
     auto_model,
     worst,
 )
@@ -106,6 +107,16 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
             for number, one in enumerate(examples)
             for choice, _ in enumerate(one.choices)
         ]
+
+    @staticmethod
+    def sequences_of(example: ChoiceExample) -> list[tuple[str, ...]]:
+        """Returns every choice with the context."""
+        return [(example.context, choice) for choice in example.choices]
+
+    def cautions(self, examples: Sequence[ChoiceExample]) -> list[str]:
+        """Says besides where the place of a choice gives it away."""
+        place = alike((one.label + 1 for one in examples), "the right choice is always number {!r}: its place tells it")
+        return [*super().cautions(examples), *place]
 
     def columns(self, examples: Sequence[ChoiceExample]) -> tuple[list[str], list[str]]:
         """Returns the context of every choice, and the choices."""

@@ -49,6 +49,7 @@ from bertsmith.finetune.metrics.classification import (
     class_scores,
     confusion_matrix,
     multilabel_scores,
+    without_matrix,
 )
 from bertsmith.finetune.tasks.task import (
     CardText,
@@ -62,6 +63,7 @@ from bertsmith.finetune.tasks.task import (
     Rows,
     TaskSpec,
     WordsTask,
+    alike,
     worst,
 )
 from bertsmith.inference.classify import MULTI, SINGLE, Classify, LabelsPrediction, MultiLabel, Prediction
@@ -225,10 +227,9 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
         return self._numbers(examples)
 
     def cautions(self, examples: Sequence[LabelledText]) -> list[str]:
-        """Says besides where there is one class only."""
-        labels = {example.label for example in examples}
-        one = [f"all are {next(iter(labels))!r}: the figures say nothing of other classes"] if len(labels) == 1 else []
-        return [*super().cautions(examples), *one]
+        """Says besides where there is one class only, and where there are too many for a confusion matrix."""
+        one = alike((example.label for example in examples), "all are {!r}: the figures say nothing of other classes")
+        return [*super().cautions(examples), *one, *without_matrix(len(self.labels))]
 
     def calibrated(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> ClassificationTask:
         """Fits the temperature, and the threshold of the second of two classes."""
@@ -361,8 +362,8 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
 
     def cautions(self, examples: Sequence[MultiLabelledText]) -> list[str]:
         """Says besides where all have the same labels."""
-        same = len({example.labels for example in examples}) == 1
-        return [*super().cautions(examples), *(["all have the same labels: the figures say nothing of others"] * same)]
+        same = alike((one.labels for one in examples), "all have the same labels: the figures say nothing of others")
+        return [*super().cautions(examples), *same]
 
     @property
     def objective(self) -> MultiLabelObjective:

@@ -35,6 +35,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.embed_kinds import loss_for, require_different, score_range, score_vectors, to_learn
 from bertsmith.finetune.tasks.task import (
     FEW,
+    SAME_SCORES,
     CardText,
     EncodedExample,
     Evaluation,
@@ -44,6 +45,7 @@ from bertsmith.finetune.tasks.task import (
     Rows,
     Task,
     TaskSpec,
+    alike,
     new_model,
     worst,
 )
@@ -227,7 +229,8 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         """Returns everything, and what the folder asked for unasked only where there is some."""
         return {name: value for name, value in super().describe().items() if name not in _UNASKED or value}
 
-    def max_length_in(self, folder: Path) -> int:
+    @staticmethod
+    def max_length_in(folder: Path) -> int:
         """Returns how much of a text the encoder reads."""
         return stated_length(folder)
 
@@ -276,12 +279,19 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         if not scores:
             require_different(to_learn(dev), "the dev file")
 
+    @staticmethod
+    def sequences_of(example: VectorExample) -> list[tuple[str, ...]]:
+        """Returns every text alone."""
+        return [(text,) for text in example.texts]
+
     def cautions(self, examples: Sequence[VectorExample]) -> list[str]:
         """Says besides where there are so few texts that a right one is found by chance."""
         texts = {example.positive for example in examples if isinstance(example, RelatedTexts)}
         texts |= {example.id for example in examples if isinstance(example, CorpusPassage)}
         said = f"there are {len(texts)} texts to find only: chance alone finds the right one among the first ten"
-        return [*super().cautions(examples), *([said] if 0 < len(texts) <= FEW else [])]
+        scores = (example.score for example in examples if isinstance(example, ScoredText))
+        few = [said] if 0 < len(texts) <= FEW else []
+        return [*super().cautions(examples), *few, *alike(scores, SAME_SCORES)]
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[VectorExample], max_length: int) -> list[EncodedExample]:
         """Returns the texts of each example: a query, its positive and its negatives, or the text of a class.

@@ -62,7 +62,7 @@ class RankingTask(WordsTask[RankingExample, float]):
     """The relevance of texts to queries.
 
     Attributes:
-        prompt: what stands before every query; that of the ranker that training goes on with.
+        prompt: what stands before every query; that of the ranker that is trained further.
         activation: what makes a score of the output: of that ranker, too; the loss is over the sigmoid all the same.
     """
 
@@ -159,7 +159,8 @@ class RankingTask(WordsTask[RankingExample, float]):
             kind = "sentence_transformers.base.modules.transformer.Transformer"
             write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
 
-    def max_length_in(self, folder: Path) -> int:
+    @staticmethod
+    def max_length_in(folder: Path) -> int:
         """Returns how much of a pair the ranker reads."""
         return stated_length(folder)
 

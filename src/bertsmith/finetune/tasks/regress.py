@@ -19,7 +19,17 @@ from bertsmith.finetune.metrics import bootstrap_interval, correlation_columns, 
 from bertsmith.finetune.metrics.ranking import pearson, spearman
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import TEXT_INPUTS, TextTask, text_card
-from bertsmith.finetune.tasks.task import Evaluation, Mistake, NoOptions, Record, Task, TaskSpec, worst
+from bertsmith.finetune.tasks.task import (
+    SAME_SCORES,
+    Evaluation,
+    Mistake,
+    NoOptions,
+    Record,
+    Task,
+    TaskSpec,
+    alike,
+    worst,
+)
 from bertsmith.inference.classify import REGRESSION, Regress
 from bertsmith.model import ModelForSequenceClassification, PretrainedModel
 from bertsmith.objectives import RegressionObjective
@@ -108,8 +118,7 @@ class RegressionTask(TextTask[ScoredText, float]):
 
     def cautions(self, examples: Sequence[ScoredText]) -> list[str]:
         """Says besides where there is nothing to correlate with."""
-        same = len({example.score for example in examples}) == 1
-        return [*super().cautions(examples), *(["all scores are the same: a correlation is of nothing"] * same)]
+        return [*super().cautions(examples), *alike((example.score for example in examples), SAME_SCORES)]
 
     @contextmanager
     def on_scale(self, model: PretrainedModel) -> Iterator[None]:

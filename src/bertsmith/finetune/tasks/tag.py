@@ -7,7 +7,7 @@ CoNLL script reads them. `--constrained` chooses the tags of a sentence together
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, ClassVar
@@ -27,6 +27,7 @@ from bertsmith.finetune.metrics.classification import (
     class_scores,
     confusion_matrix,
     entity_scores,
+    without_matrix,
 )
 from bertsmith.finetune.tasks.task import (
     WINDOWS_LIMIT,
@@ -39,7 +40,9 @@ from bertsmith.finetune.tasks.task import (
     Record,
     Rows,
     TaskSpec,
+    alike,
     tokens_of,
+    weights_of,
     worst,
 )
 from bertsmith.inference.entities import IOB1, OUTSIDE, Entity, entities_of, is_plain, odd_tags, transitions_of
@@ -114,9 +117,14 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
         return {name: value for name, value in super().describe().items() if name not in ("scheme", "outside") or value}
 
     def cautions(self, examples: Sequence[TaggedWords]) -> list[str]:
-        """Says besides where there is no entity to find."""
+        """Says besides where there is no entity to find, and where tags are too many for a confusion matrix."""
         empty = marks_entities(self.labels) and all(tag == OUTSIDE for example in examples for tag in example.tags)
-        return [*super().cautions(examples), *(["it has no entity, so entity F1 is 0 whatever is predicted"] * empty)]
+        none = ["it has no entity, so entity F1 is 0 whatever is predicted"] * empty
+        if self.metric == "f1":
+            return [*super().cautions(examples), *none]
+        tags = (tag for example in examples for tag in example.tags)
+        one = alike(tags, "all words are {!r}: the figures say nothing of other tags")
+        return [*super().cautions(examples), *one, *without_matrix(len(self.labels))]
 
     @property
     def metric(self) -> str:
@@ -155,9 +163,10 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
             raise InputError("the dev file has no entity; no epoch can be chosen by it")
 
     def batch(self, encoded: Sequence[EncodedExample]) -> LabelledBatch:
-        """Returns N sequences with labels [T] int64."""
+        """Returns N sequences with labels [T] int64, and weights [T] where they differ."""
         labels = torch.tensor([label for example in encoded for label in example.label])
-        return LabelledBatch(tokens_of(encoded), labels)
+        weights = weights_of([example.weight for example in encoded for _ in example.label])
+        return LabelledBatch(tokens_of(encoded), labels, weights)
 
     @property
     def objective(self) -> TaggingObjective:
@@ -211,6 +220,25 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
         found = class_metrics(*class_counts(truth, predicted, len(self.labels)))
         return {name: found[name] for name in ("accuracy", "macro_f1")}
 
+    def weighed_score(
+        self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags], weights: Sequence[float]
+    ) -> float:
+        """Returns the metric where each sentence counts by its weight."""
+        counts, score = self._counts(examples, predictions)
+        return float(score(np.average(counts, axis=0, weights=weights)[None])[0])
+
+    def _counts(
+        self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]
+    ) -> tuple[Floats, Callable[[Floats], Floats]]:
+        """Returns what is counted in each sentence, and what the metric is of the means."""
+        if self.metric == "f1":
+            return self._entity_scores(examples, predictions).counts.astype(np.float64), f1_of_means
+        hits = [
+            (sum(map(str.__eq__, example.tags, prediction.tags)), len(example.tags))
+            for example, prediction in zip(examples, predictions, strict=True)
+        ]
+        return np.array(hits, dtype=np.float64), _share_of_means
+
     def evaluate(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> Evaluation:
         """Adds the interval over sentences, the table by entity type or tag, and the surest mistakes in context."""
         wrong = worst([mistake for row in zip(examples, predictions, strict=True) for mistake in self._mistakes(*row)])
@@ -224,14 +252,10 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
             )
         metrics = self.metrics(examples, predictions)
         truth, predicted = self._numbers(examples, predictions)
-        # 按句子重采样：同一句里的词不独立，逐词抽样会得到过窄的区间
-        hits = [
-            (sum(map(str.__eq__, example.tags, prediction.tags)), len(example.tags))
-            for example, prediction in zip(examples, predictions, strict=True)
-        ]
         return Evaluation(
             metrics,
-            intervals={"accuracy": bootstrap_interval(hits, _share_of_means)},
+            # 按句子重采样：同一句里的词不独立，逐词抽样会得到过窄的区间
+            intervals={"accuracy": bootstrap_interval(*self._counts(examples, predictions))},
             classes=dict(zip(self.labels, class_scores(truth, predicted, len(self.labels)), strict=True)),
             confusion=confusion_matrix(truth, predicted, len(self.labels)),
             mistakes=wrong,

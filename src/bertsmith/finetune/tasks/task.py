@@ -185,7 +185,7 @@ class Evaluation:
         thresholds: label → what a threshold of its own does for it, where the task has some.
         seen: how many of the examples stand in the training file as well, with the same texts.
         unseen: the metrics without these, where there are some of either kind.
-        cautions: what the examples are too few or too alike to tell, as the ends of "on this file, …".
+        cautions: what the examples are too few, too many or too alike to tell, as the ends of "on this file, …".
     """
 
     metrics: dict[str, float]
@@ -211,6 +211,7 @@ class Evaluation:
 
 FEW = 10
 """Fewer examples cannot carry a figure."""
+SAME_SCORES = "all scores are the same: a correlation is of nothing"
 
 
 class Task(ABC, Generic[ExampleT, PredictionT]):
@@ -292,7 +293,8 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Returns the task with what it takes from the folder that a run starts from."""
         return self
 
-    def max_length_in(self, _folder: Path) -> int:
+    @staticmethod
+    def max_length_in(_folder: Path) -> int:
         """Returns the most ids of a sequence where the user says nothing; 0 for what the model reads."""
         return 0
 
@@ -310,6 +312,10 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], max_length: int) -> list[EncodedExample]:
         """Turns examples into sequences and labels; one example may give several, or none."""
 
+    def rows(self, examples: Sequence[ExampleT]) -> list[int]:
+        """Returns how many rows of outputs each example has."""
+        return [1] * len(examples)
+
     def add_targets(
         self, encoded: list[EncodedExample], _examples: Sequence[ExampleT], _inference: InferenceConfig
     ) -> list[EncodedExample]:
@@ -323,9 +329,8 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
     def batch(self, encoded: Sequence[EncodedExample]) -> Batch:
         """Lays N encoded examples end to end; labels [N, ...], of the dtype that torch gives such numbers."""
-        weights = torch.tensor([example.weight for example in encoded])
         labels = torch.tensor([example.label for example in encoded])
-        return LabelledBatch(tokens_of(encoded), labels, None if bool((weights == 1).all()) else weights)
+        return LabelledBatch(tokens_of(encoded), labels, weights_of([example.weight for example in encoded]))
 
     @property
     @abstractmethod
@@ -353,6 +358,11 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Returns the texts of an example."""
         texts: tuple[str, ...] = example.texts
         return texts
+
+    @staticmethod
+    def sequences_of(example: Any) -> list[tuple[str, ...]]:
+        """Returns the texts of each sequence that an example gives the model; here of one, of all its texts."""
+        return [example.texts]
 
     def keys_of(self, example: Any) -> tuple[Hashable, ...]:
         """Returns what examples must not share that are divided between training and test."""
@@ -435,6 +445,12 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Yields a record for each input, by a `spec.pipeline`; each has as many fields as `spec.inputs` says."""
 
 
+def alike(values: Iterable[Hashable], caution: str) -> list[str]:
+    """Returns a caution where all values of a file are the same; `{!r}` in it stands for that value."""
+    different = set(values)
+    return [caution.format(*different)] if len(different) == 1 else []
+
+
 class AdditiveTask(Task[ExampleT, PredictionT]):
     """A task whose outputs are rows of log odds or numbers, so that those of two models can be added up."""
 
@@ -446,10 +462,6 @@ class AdditiveTask(Task[ExampleT, PredictionT]):
     @abstractmethod
     def targets(self, examples: Sequence[ExampleT]) -> Sequence[Any]:
         """Returns what the loss compares each row of outputs with."""
-
-    def rows(self, examples: Sequence[ExampleT]) -> list[int]:
-        """Returns how many rows of outputs each example has."""
-        return [1] * len(examples)
 
     @abstractmethod
     def outputs(self, pipeline: Any, examples: Sequence[ExampleT]) -> Tensor:
@@ -510,11 +522,7 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
     # 新的头由种子单独决定：多种子的比较里，它和数据的次序都随种子变，而与别处用掉多少随机数无关
     torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
     if settings.dropout is not None:
-        changes |= {
-            "hidden_dropout_prob": settings.dropout,
-            "attention_probs_dropout_prob": settings.dropout,
-            "classifier_dropout": None,
-        }
+        changes |= dict.fromkeys(ModelConfig.load(folder).dropouts(), settings.dropout)
     if settings.from_random:
         return architecture(ModelConfig.load(folder).changed(**changes))
     labels = changes.get("id2label") or {}
@@ -574,12 +582,28 @@ def fingerprint_of(example: Any) -> Hashable:
     return (type(example).__name__, *texts)
 
 
+def leaks(train: Iterable[Any], others: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Says for each other file how many of its examples are learned from, too: their score says nothing of new text."""
+    learned = fingerprints(train)
+    seen = {name: sum(fingerprint_of(one) in learned for one in examples) for name, examples in others.items()}
+    return [
+        f"{count:,} of {len(others[name]):,} examples of {name} stand in the training file as well"
+        for name, count in seen.items()
+        if count
+    ]
+
+
 def tokens_of(encoded: Sequence[EncodedExample]) -> RaggedBatch:
     """Lays the sequences of encoded examples end to end."""
     return RaggedBatch.from_sequences(
         [ids for example in encoded for ids in example.input_ids],
         [types for example in encoded for types in example.token_type_ids],
     )
+
+
+def weights_of(weights: Sequence[float]) -> Tensor | None:
+    """Returns weights as a tensor; None where all are 1."""
+    return None if all(weight == 1 for weight in weights) else torch.tensor(weights)
 
 
 def worst(mistakes: Sequence[Mistake]) -> list[Mistake]:

@@ -1,0 +1,100 @@
+"""What was read of the files of a run: said on the console, kept in its folder, shown in its report and on its card."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertsmith.errors import RunFolderError
+from bertsmith.files import HALF_CHARACTER, read_json
+from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
+from bertsmith.finetune.look import Look, look_at
+from bertsmith.tokenizer import Tokenizer
+
+READING_FILE = "reading.json"
+"""In a run folder: its `FilesRead`."""
+
+
+@dataclass(frozen=True)
+class FilesRead:
+    """What was understood of the files of a run.
+
+    Attributes:
+        files: `train`, `dev`, `test` → what it is.
+        division: how the training file was divided, and into how many rows; empty where it was not.
+        notes: what was left out, guessed or repaired, a sentence each.
+    """
+
+    files: dict[str, Look]
+    division: str = ""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_run(cls, folder: Path) -> FilesRead | None:
+        """Reads the record of a run; None where a program gave `fine_tune` the examples."""
+        path = folder / READING_FILE
+        return read_json(path, cls, RunFolderError, "remove it") if path.exists() else None
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """What was understood, line by line, each with its part."""
+        told = [(part, line) for part, found in self.files.items() for line in found.opening]
+        told += [("division", self.division)] if self.division else []
+        return told + [("note", note) for note in self.notes]
+
+
+@contextmanager
+def noted(notes: list[str], sources: Iterable[DataSource]) -> Iterator[None]:
+    """Adds to `notes` what is warned of in the block, files by their names alone; the warnings are given as ever."""
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+    finally:
+        for one in caught:
+            said = str(one.message)
+            for source in sources:
+                if isinstance(source, (str, Path)):
+                    said = _by_name(said, source)
+            if one.category is UserWarning and said not in notes:
+                notes.append(said)
+            warnings.warn(one.message, stacklevel=4)
+
+
+def _by_name(said: str, source: str | Path) -> str:
+    # 报告和模型卡会给别人看：不写这台机器上的路径，也不写网址的临时副本在哪里
+    name = name_of(source)
+    said = HALF_CHARACTER.sub("\ufffd", said.replace(str(Path(source)), name))
+    return re.sub(rf"^\S*/(?={re.escape(name)}: )", "", said)
+
+
+def tell_files(
+    task: str,
+    sources: Mapping[str, DataSource],
+    examples: Mapping[str, Sequence[Any]],
+    options: ReadingOptions,
+    *,
+    console: Console | None = None,
+    tokenizer: Tokenizer | None = None,
+    limit: int | None = None,
+) -> dict[str, Look]:
+    """Returns what was understood of each file of a command, and says it on the console.
+
+    Args:
+        examples: what was read of each source.
+        tokenizer: of the model that will read the texts; None leaves out how many are too long.
+        limit: the most ids of a sequence that it reads, see `limit_of`.
+    """
+    looks = {part: look_at(task, one, examples[part], options, tokenizer, limit) for part, one in sources.items()}
+    if console is not None:
+        for line in (line for found in looks.values() for line in found.opening):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return looks
