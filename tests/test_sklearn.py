@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError, SkipTestWarning
@@ -22,8 +23,11 @@ from bertsmith import load_pipeline
 from bertsmith.errors import BertsmithError
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.inference.classify import Prediction
+from bertsmith.inference.tag import WordTags
 from bertsmith.sklearn import BertClassifier, BertEmbedder, BertRegressor, BertTagger
+from bertsmith.tokenizer import WordPieceTokenizer
 
 TEXTS = ["the man reads a book", "the woman eats bread"] * 10
 LABELS = ["reads", "eats"] * 10
@@ -69,23 +73,42 @@ def test_a_weight_counts_like_as_many_rows(tiny_model, tmp_path):
         # a regressor learns from the mean and the spread of its rows, which repeating changes
         if kind is BertClassifier:
             assert found == pytest.approx(expected, abs=1e-4)
+    # 长的句子词多，还要切成两段：每个词都按句子的权重算
+    words = [["the", "man", "reads"], ["a", "book"] * 20, ["the", "woman"], ["bread"]]
+    tags = [["O", "X", "O"], ["O", "Y"] * 20, ["Y", "O"], ["X"]]
+    weighted = BertTagger(tiny_model, **one_batch).fit(words, tags, sample_weight=weights)
+    longer = BertTagger(tiny_model, **one_batch).fit([words[n] for n in repeated], [tags[n] for n in repeated])
+    alike = BertTagger(tiny_model, **one_batch).fit(words[:3], tags[:3])
+    found, expected, plain = (one.pipeline_.logits(words) for one in (weighted, longer, alike))
+    assert (found - plain).abs().max() > 1e-3
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     doubled = BertClassifier(tiny_model, **QUICK).fit(TEXTS, LABELS, sample_weight=np.full(20, 2.0))
     assert np.array_equal(
         doubled.predict_proba(TEXTS), BertClassifier(tiny_model, **QUICK).fit(TEXTS, LABELS).predict_proba(TEXTS)
     )
 
 
-@pytest.mark.parametrize("kind", [BertClassifier, BertRegressor])
-def test_weights_choose_the_epoch(tiny_model, kind, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "task", "tags"),
+    [
+        (BertClassifier, ClassificationTask, None),
+        (BertRegressor, RegressionTask, None),
+        (BertTagger, TaggingTask, ("N", "V")),
+        (BertTagger, TaggingTask, ("B-N", "B-V")),
+    ],
+)
+def test_weights_choose_the_epoch(tiny_model, kind, task, tags, monkeypatch):
     """The epoch that is right where the weight lies is kept, though another one is right more often."""
     targets = [float(n % 2) for n in range(20)]
-    task = {BertClassifier: ClassificationTask, BertRegressor: RegressionTask}[kind]
+    rows = (TEXTS, targets) if tags is None else ([["man"]] * 20, [[tags[n % 2]] for n in range(20)])
 
     def predicts(self, model, tokenizer, examples, inference):
         own = next(turned, ())
         scores = [1 - target if n in own else target for n, target in enumerate(targets)]
         if kind is BertRegressor:
             return scores
+        if kind is BertTagger:
+            return [WordTags((tags[int(score)],), (1.0,)) for score in scores]
         return [Prediction(str(score), {"0.0": 1 - score, "1.0": score}) for score in scores]
 
     monkeypatch.setattr(task, "predict", predicts)
@@ -93,23 +116,25 @@ def test_weights_choose_the_epoch(tiny_model, kind, monkeypatch):
     for weights, epoch in (([10.0] * 10 + [0.1] * 10, 2), (None, 1)):
         # 第一轮错在前十行，第二轮错在后十一行
         turned = iter([range(10), range(9, 20)])
-        assert kind(tiny_model, **how).fit(TEXTS, targets, sample_weight=weights).n_iter_ == epoch
+        assert kind(tiny_model, **how).fit(*rows, sample_weight=weights).n_iter_ == epoch
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
         ([1.0], "X has 20 rows; sample_weight has 1"),
-        ([[1.0, 2.0]] * 20, "or not numbers"),
+        ([[1.0, 2.0]] * 20, "sample_weight: row 0 (from 0) is [1.0, 2.0]"),
+        ([1.0, pd.NA, *[2.0] * 18], "sample_weight: row 1 (from 0) is <NA>"),
         ([1.0] * 19 + [-1.0], "sample_weight: row 19 (from 0) is -1.0"),
         ([float("nan")] * 20, "sample_weight: row 0 (from 0) is nan"),
         ([0] * 20, "sample_weight: all are 0"),
     ],
 )
 def test_weights_that_cannot_be(weights, message, tiny_model):
-    for kind in (BertClassifier, BertRegressor):
+    for kind in (BertClassifier, BertRegressor, BertTagger):
+        rows = (TEXTS, [1, 2] * 10) if kind is not BertTagger else ([["a", "book"]] * 20, [["O", "X"]] * 20)
         with pytest.raises(ValueError, match=re.escape(message)):
-            kind(tiny_model, **QUICK).fit(TEXTS, [1, 2] * 10, sample_weight=weights)
+            kind(tiny_model, **QUICK).fit(*rows, sample_weight=weights)
 
 
 def test_a_grid_over_two_rates_runs(tiny_model):
@@ -183,6 +208,8 @@ def test_a_tagger_gives_a_tag_for_each_word(tiny_model):
     tags = [["O", "B-PER", "O"], ["O", "O"]] * 10
     tagger = BertTagger(str(tiny_model), **{**QUICK, "n_epochs": 6}).fit(words, tags)
     assert tagger.predict(words[:2]) == tags[:2]
+    assert tagger.predict([words[0], [], words[1]]) == [tags[0], [], tags[1]]
+    assert tagger.predict([[]]) == [[]]
     assert tagger.score(words, tags) == 1.0
     assert pickle.loads(pickle.dumps(tagger)).predict(words[:2]) == tags[:2]
     assert len(cross_val_score(clone(tagger).set_params(n_epochs=1), words, tags, cv=2)) == 2
@@ -216,6 +243,16 @@ def test_an_embedder_feeds_a_classifier_of_scikit_learn(tiny_model):
 
 PEOPLE = ("man", "woman", "child", "king", "cook")
 SAID = [f"the {who} {does} {what}" for does in ("reads", "eats") for who in PEOPLE for what in ("books", "bread")]
+
+
+def test_a_pipeline_that_was_pickled_reads_as_much_of_a_text(tiny_model):
+    WordPieceTokenizer.load(tiny_model).save(tiny_model, model_max_length=8)
+    for name in ("embed", "next-sentence"):
+        pickled = pickle.loads(pickle.dumps(BertClassifier(load_pipeline(name, tiny_model))))
+        assert pickled.model.max_length == 8
+    tuned = BertClassifier(tiny_model, **QUICK, settings={"max_length": 6}).fit(TEXTS, LABELS)
+    again = pickle.loads(pickle.dumps(tuned))
+    assert tuned.pipeline_.max_length == again.pipeline_.max_length == 6
 
 
 def test_a_frame_keeps_its_index_whether_fitted_before_or_at_once(tiny_model):
@@ -471,12 +508,33 @@ def test_a_sparse_matrix_is_refused_as_one(kind, tiny_model):
         kind(str(tiny_model)).fit(csr_matrix([[1.0, 0.0]] * 20), LABELS)
 
 
-def test_empty_texts_and_generators_are_taken(tiny_model):
-    texts = ["the man reads", "", " ", "a book"] * 4
-    tuned = BertClassifier(tiny_model, n_epochs=1, random_state=0).fit((text for text in texts), ["x", "y"] * 8)
-    assert tuned.predict(["", "the man"]).shape == (2,)
+SOME = ["the man reads", "", " ", "a book"] * 4
+SOME_WORDS = [["the", "man", "reads"], [], [], ["a", "book"]] * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "targets", "say"),
+    [
+        (BertClassifier, SOME, ["x", "y"] * 8, "predict_proba"),
+        (BertRegressor, SOME, [1.0, 2.0] * 8, "predict"),
+        (BertEmbedder, SOME, ["x", "y"] * 8, "transform"),
+        (BertTagger, SOME_WORDS, [["O", "X", "O"], [], [], ["O", "X"]] * 4, "predict"),
+    ],
+)
+def test_empty_texts_and_generators_are_taken(kind, rows, targets, say, tiny_model):
+    how = {"n_epochs": 1, "random_state": 0}
+    found = getattr(kind(tiny_model, **how).fit(iter(rows), iter(targets)), say)(iter(rows))
+    expected = getattr(kind(tiny_model, **how).fit(rows, targets), say)(rows)
+    assert len(found) == len(rows)
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_generator_is_read_once(tiny_model):
     embedder = BertEmbedder(tiny_model)
-    expected = embedder.fit(texts).transform(texts)
-    assert np.array_equal(embedder.fit_transform(text for text in texts), expected)
+    expected = embedder.fit(SOME).transform(SOME)
+    assert np.array_equal(embedder.fit_transform(text for text in SOME), expected)
+
+
+def test_a_number_that_is_missing_is_told_with_its_row(tiny_model):
     with pytest.raises(ValueError, match=r"y: row 1 \(from 0\) is <NA>; give a finite number"):
         BertRegressor(tiny_model).fit(["a", "b"], [1.0, pd.NA])

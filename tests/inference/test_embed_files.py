@@ -15,6 +15,7 @@ from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, Input
 from bertsmith.inference import embed_files as module
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.embed_files import EmbedSettings, embed_files
+from typed_command import typed
 
 WORDS = ["the", "man", "eats", "bread", ".", "the", "woman", "reads", "a", "book", "!"]
 
@@ -271,11 +272,9 @@ def test_a_damaged_request_is_noticed(broken_off, text, tiny_model):
         embed_files([text], tiny_model, broken_off)
 
 
-def test_a_second_process_is_kept_out(text, tiny_model, tmp_path):
-    from bertsmith.files import locked
-
+def test_a_second_process_is_kept_out(another_process, text, tiny_model, tmp_path):
     (tmp_path / "x.npy.parts").mkdir()
-    with locked(tmp_path / "x.npy.parts"), pytest.raises(RunFolderError, match="another process"):
+    with another_process(tmp_path / "x.npy.parts"), pytest.raises(RunFolderError, match="another process"):
         embed_files([text], tiny_model, tmp_path / "x.npy")
 
 
@@ -307,8 +306,16 @@ def test_a_full_disk_is_one_line_and_loses_nothing(text, tiny_model, tmp_path, s
 def test_a_file_that_is_no_text_leaves_nothing_behind(content, error, tiny_model, tmp_path):
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(InputError, match=error):
-        embed_files([tmp_path / "a.txt"], tiny_model, tmp_path / "x.npy")
-    assert not (tmp_path / "x.npy.parts").exists()
+        embed_files([tmp_path / "a.txt"], tiny_model, tmp_path / "parent" / "x.npy")
+    assert not (tmp_path / "parent").exists()
+
+
+@pytest.mark.parametrize("options", [["--out", "x.npy"], ["--json"], ["--compare", "the man"]])
+def test_a_table_is_not_taken_for_lines_of_text(options, tiny_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text('id,text\n1,"the man, the woman"\n', encoding="utf-8")
+    said = typed(capsys, "embed", "a.csv", "--model", tiny_model, *options, code=2)
+    assert "a.csv: is a table, and plain text is needed; write its texts to a .txt file, a line each" in said
 
 
 @pytest.mark.parametrize(
@@ -322,16 +329,17 @@ def test_a_file_that_is_no_text_leaves_nothing_behind(content, error, tiny_model
         ({"settings": EmbedSettings(pooling="sum")}, "pooling 'sum' is unknown"),
         ({"settings": EmbedSettings(pooling="last-four")}, "needs 4 layers"),
         ({"settings": EmbedSettings(dims=65)}, "dims 65 is outside 1 to 64"),
+        ({"settings": EmbedSettings(prompt="nowhere")}, "nowhere"),
         ({"settings": EmbedSettings(encoding="utf-99")}, "no such text encoding"),
         ({"engine": "cloud"}, "'cloud' is unknown"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(changes, error, text, tiny_model, tmp_path):
-    request = {"files": [text], "folder": tiny_model, "out": tmp_path / "x.npy", **changes}
+    request = {"files": [text], "folder": tiny_model, "out": tmp_path / "parent" / "x.npy", **changes}
     with pytest.raises(BertsmithError, match=error) as caught:
         embed_files(request.pop("files"), request.pop("folder"), request.pop("out"), **request)
     assert isinstance(caught.value, InputError | ConfigError | CheckpointError)
-    assert not (tmp_path / "x.npy.parts").exists()
+    assert not (tmp_path / "parent").exists()
 
 
 @pytest.mark.slow

@@ -12,12 +12,15 @@ import sentence_transformers
 import torch
 import transformers
 
+from bertsmith.cli import main
 from bertsmith.errors import CheckpointError
+from bertsmith.inference import embed as embedding
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.embed import SentenceFolder, read_sentence_folder, write_sentence_folder
+from bertsmith.inference.pipeline import all_pipelines
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import BertConfig
-from bertsmith.model.architectures import ModelForSequenceClassification, ModelForTokenClassification
+from bertsmith.model import Backbone, BertConfig
+from bertsmith.model.architectures import ModelForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 WORDS = "the man eats bread . the woman reads a book !"
@@ -76,13 +79,30 @@ def test_a_classifier_reads_as_much_as_its_tokenizer_says(tmp_path):
         assert found.probabilities == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "model"), [("tag", ModelForTokenClassification), ("classify", ModelForSequenceClassification)]
-)
-def test_every_pipeline_follows_the_length_of_a_folder(name, model, tmp_path):
-    folder = save(tmp_path, model, id2label={0: "a", 1: "b"})
+SAYS = {
+    "classify": {"id2label": {0: "a", 1: "b"}},
+    "multilabel": {"id2label": {0: "a", 1: "b"}, "problem_type": "multi_label_classification"},
+    "regress": {"id2label": {0: "score"}, "problem_type": "regression"},
+    "rank": {"id2label": {0: "LABEL_0"}},
+    "tag": {"id2label": {0: "a", 1: "b"}},
+    "generate": {"is_decoder": True},
+}
+"""What the configuration of a folder says, by its pipeline."""
+# 别的测试也可能登记了自己的流水线
+OURS = sorted(name for name, one in all_pipelines().items() if one.__module__.startswith("bertsmith."))
+
+
+@pytest.mark.filterwarnings("ignore:.*never trained for vectors")
+@pytest.mark.parametrize("name", [name for name in OURS if name != "features"])
+def test_every_pipeline_follows_the_length_of_a_folder(name, tmp_path):
+    """All but the one whose folders are never another tool's."""
+    model = next(one for one in all_pipelines()[name].architectures if one is not Backbone)
+    folder = save(tmp_path, model, **SAYS.get(name, {}))
     WordPieceTokenizer.load(folder).save(folder, model_max_length=24)
-    assert load_pipeline(name, folder).max_length == 24
+    pipeline = load_pipeline(name, folder)
+    assert pipeline.max_length == 24
+    # 长文章切成的窗口也一样长
+    assert name != "answer" or pipeline.cutter.max_length == 24
 
 
 def test_a_folder_that_cuts_its_vectors_is_followed(tiny_model, tmp_path):
@@ -116,6 +136,30 @@ def test_vectors_of_a_model_that_never_learned_any_are_told_once(tiny_model):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_pipeline("embed", tiny_model, precision="float32")
+
+
+ASKING = {
+    "embed --compare": "embed --model model --compare bread text.txt",
+    "embed": "embed text.txt --model model --out v.npy",
+    "index": "index texts --model model --out index",
+    "topics": "topics texts --model model --out topics",
+    "mine": "mine pairs.tsv --model model --out mined.jsonl",
+}
+
+
+@pytest.mark.parametrize("words", ASKING.values(), ids=ASKING.keys())
+def test_every_command_that_asks_for_vectors_says_it_once(words, tiny_model, tmp_path, capsys, monkeypatch):
+    tiny_model.rename(tmp_path / "model")
+    (tmp_path / "texts").mkdir()
+    lines = ["the man eats bread .", "the woman reads a book !", "a book", "bread"] * 5
+    (tmp_path / "texts/a.txt").write_text("\n\n".join(lines))
+    (tmp_path / "text.txt").write_text("\n".join(lines[:2]) + "\n")
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line} {n}\t{line}\n" for n, line in enumerate(lines)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(embedding, "_SAID", set())
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert capsys.readouterr().err.count("never trained for vectors") == 1
 
 
 def test_vectors_of_a_model_that_learned_them_are_not_told(tiny_model, minilm_folder):

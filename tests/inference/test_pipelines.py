@@ -413,7 +413,7 @@ def test_an_unknown_pipeline_is_refused_with_those_there_are(tiny_model, monkeyp
     # 别人的包坏了，说的仍是这个名字
     broken = metadata.EntryPoint("loud", "nowhere_at_all", "bertsmith.pipelines")
     monkeypatch.setattr(metadata, "entry_points", lambda group: [broken] if group == broken.group else [])
-    warned = pytest.warns(UserWarning, match="the pipeline nowhere_at_all cannot be loaded")
+    warned = pytest.warns(UserWarning, match="nowhere_at_all, an entry point bertsmith.pipelines, cannot be used")
     with warned, pytest.raises(ConfigError, match=said):
         load_pipeline("embd", tiny_model)
 

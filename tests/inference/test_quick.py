@@ -48,6 +48,10 @@ def test_vectors_are_those_of_the_whole_pipeline(tiny_model, engine):
         np.testing.assert_allclose(fast(SHORT, **options), whole(SHORT, **options), atol=1e-5)
     np.testing.assert_allclose(fast.compare(SHORT, ["a"]), whole.compare(SHORT, ["a"]), atol=1e-5)
     assert fast.width() == whole.width()
+    # 截短由整条流水线来做：图给出的总是全宽
+    (tiny_model / "config_sentence_transformers.json").write_text('{"truncate_dim": 16}')
+    whole = load_pipeline("embed", tiny_model, precision="float32")
+    np.testing.assert_allclose(quick(tiny_model, engine, precision="float32")(SHORT), whole(SHORT), atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])

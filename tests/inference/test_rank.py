@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference.classify import Rank
+from bertsmith.inference.classify import Rank, RankSettings
 from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.task_file import write_task_file
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -29,6 +30,16 @@ def folder(tiny_model, tmp_path):
 @pytest.fixture
 def rank(folder):
     return Rank(BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), CPU)
+
+
+def test_our_own_folder_says_in_its_task_how_it_scores(tmp_path):
+    """An adapter's folder has no other place, and a prompt beside the encoder of a `solve` may be for vectors."""
+    values = {"task": "rank", "max_length": 9, "prompt": "the book ", "activation": "Identity"}
+    write_task_file(tmp_path, values)
+    (tmp_path / "config_sentence_transformers.json").write_text(
+        '{"prompts": {"query": "query: "}, "default_prompt_name": "query"}'
+    )
+    assert Rank.settings_in(tmp_path) == RankSettings(**values)
 
 
 def test_the_best_comes_first_with_its_place_and_text(rank):

@@ -181,6 +181,23 @@ def test_missing_and_unknown_variables_are_named(tmp_path, release, monkeypatch,
         import_checkpoint(release, tmp_path / "model")
 
 
+def test_a_scope_before_all_variables_is_taken_off(tmp_path, release, monkeypatch):
+    import_checkpoint(release, tmp_path / "plain")
+    original = convert.TensorBundle
+
+    def scoped(prefix):
+        bundle = original(prefix)
+        bundle.entries = {f"module/{name}": entry for name, entry in bundle.entries.items()}
+        return bundle
+
+    monkeypatch.setattr(convert, "TensorBundle", scoped)
+    with pytest.warns(UserWarning, match="every tensor's name begins with module/"):
+        import_checkpoint(release, tmp_path / "model")
+    plain, found = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "model"))
+    assert plain.keys() == found.keys()
+    assert all(torch.equal(plain[name], found[name]) for name in plain)
+
+
 def test_damaged_numbers_are_named_and_the_optimizer_s_are_not_read(tmp_path, release):
     data = release / "bert_model.ckpt.data-00000-of-00001"
     whole = data.read_bytes()

@@ -394,12 +394,16 @@ def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_mo
         export_huggingface(tiny_model, tmp_path / "other")
 
 
-@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("mean", False), ("cls", False), ("max", False)])
-def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, tiny_model, tmp_path):
+@pytest.mark.parametrize(
+    ("pooling", "normalize", "dims"),
+    [("mean", True, 0), ("mean", True, 8), ("mean", False, 8), ("cls", False, 0), ("max", False, 0)],
+)
+def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, dims, tiny_model, tmp_path):
     """As `sentence-transformers` gives them, for texts of different lengths side by side."""
     from bertsmith.inference.embed import SentenceFolder, write_sentence_folder
 
-    write_sentence_folder(tiny_model, SentenceFolder(pooling=pooling, max_length=16, normalize=normalize), 64)
+    says = SentenceFolder(pooling=pooling, max_length=16, normalize=normalize, dims=dims)
+    write_sentence_folder(tiny_model, says, 64)
     export_onnx(tiny_model, tmp_path / "onnx")
     assert (tmp_path / "onnx" / "1_Pooling" / "config.json").is_file()
     theirs = sentence_transformers.SentenceTransformer(str(tiny_model), device="cpu")
@@ -408,6 +412,7 @@ def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, tiny_mo
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
     inputs = {each.name: tokens[each.name] for each in session.get_inputs()}
     (found,) = session.run(["sentence_embedding"], inputs)
+    assert found.shape == (3, dims or 64)
     np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-4)
 
 

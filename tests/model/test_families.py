@@ -1,6 +1,7 @@
 """A family is one file: one from outside the package is trained, saved, loaded, changed, fine-tuned and used."""
 
 import json
+from importlib import metadata
 
 import pytest
 import torch
@@ -28,20 +29,15 @@ def forget():
 @pytest.fixture
 def prenorm(monkeypatch):
     """The family as an installed package names it."""
-
-    class Entry:
-        @staticmethod
-        def load():
-            return FAMILY
-
-    found = family.metadata.entry_points
-    entries = [Entry]
+    found = metadata.entry_points
+    entries = [metadata.EntryPoint("prenorm", "prenorm:FAMILY", "bertsmith.families")]
+    entries.append(metadata.EntryPoint("broken", "nowhere_at_all", "bertsmith.families"))
     monkeypatch.setattr(
-        family.metadata,
-        "entry_points",
-        lambda *, group: entries if group == "bertsmith.families" else found(group=group),
+        metadata, "entry_points", lambda *, group: entries if group == "bertsmith.families" else found(group=group)
     )
     forget()
+    with pytest.warns(UserWarning, match="nowhere_at_all, an entry point bertsmith.families, cannot be used"):
+        assert family.families()[FAMILY.model_type] is FAMILY
     yield FAMILY
     entries.clear()
     forget()

@@ -289,7 +289,7 @@ def test_damaged_descriptions_are_one_line(notes_index):
 
 
 def test_bad_folders_are_one_line(notes, tiny_model, tmp_path, settings):
-    with pytest.raises(CheckpointError, match="holds no index"):
+    with pytest.raises(CheckpointError, match="holds no index; .*: bertsmith index FOLDER --model MODEL --out"):
         load_index(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         build_index(tmp_path / "none", tiny_model, tmp_path / "x", settings)
@@ -329,10 +329,8 @@ def test_numbers_that_are_none_never_reach_an_index(notes, tiny_model, tmp_path,
         build_index(notes, tiny_model, tmp_path / "x", settings)
 
 
-def test_another_process_is_kept_out(notes, notes_index, tiny_model, settings):
-    from bertsmith.files import locked
-
-    with locked(notes_index), pytest.raises(RunFolderError, match="another process"):
+def test_another_process_is_kept_out(another_process, notes, notes_index, tiny_model, settings):
+    with another_process(notes_index), pytest.raises(RunFolderError, match="another process"):
         build_index(notes, tiny_model, notes_index, settings)
 
 

@@ -33,21 +33,27 @@ def read(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize(("first", "margin"), [(1, 0.0), (2, 0.0), (1, 0.1)])
-def test_negatives_are_what_is_found_and_is_no_answer(first, margin, pairs, tiny_model, tmp_path):
+@pytest.mark.parametrize(
+    ("first", "margin", "similarity"), [(1, 0.0, "cosine"), (2, 0.0, "cosine"), (1, 0.1, "cosine"), (1, 0.05, "dot")]
+)
+def test_negatives_are_what_is_found_and_is_no_answer(first, margin, similarity, pairs, tiny_model, tmp_path):
+    (tiny_model / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": similarity}))
     embed = load_pipeline("embed", tiny_model, precision="float32")
     texts = list(dict.fromkeys(text for _, text in PAIRS))
-    vectors = embed(texts)
+    how = {"normalize": similarity == "cosine"}
+    vectors = embed(texts, **how)
     settings = MiningSettings(negatives=2, first_rank=first, margin=margin, precision="float32")
     found = write_negatives(pairs, tiny_model, tmp_path / "mined.jsonl", settings)
     rows = read(tmp_path / "mined.jsonl")
     assert [(row["query"], row["positive"]) for row in rows] == PAIRS
     for row in rows:
-        cosines = dict(zip(texts, (vectors @ embed([row["query"]])[0]).tolist(), strict=True))
+        products = dict(zip(texts, (vectors @ embed([row["query"]], **how)[0]).tolist(), strict=True))
         right = [text for query, text in PAIRS if query == row["query"]]
-        ranked = sorted((text for text in texts if text not in (*right, row["query"])), key=lambda text: -cosines[text])
-        least = min(cosines[text] for text in right)
-        allowed = [text for text in ranked[first - 1 :] if cosines[text] <= least - margin * abs(least)]
+        ranked = sorted(
+            (text for text in texts if text not in (*right, row["query"])), key=lambda text: -products[text]
+        )
+        least = min(products[text] for text in right)
+        allowed = [text for text in ranked[first - 1 :] if products[text] <= least - margin * abs(least)]
         assert row["negatives"] == allowed[:2]
     assert found.negatives == sum(len(row["negatives"]) for row in rows)
     assert found.without == sum(not row["negatives"] for row in rows)

@@ -5,10 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
+import sentence_transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import load_pipeline
-from bertsmith.retrieval import IndexSettings, build_index, load_index
+from bertsmith.inference.embed import SentenceFolder, write_sentence_folder
+from bertsmith.retrieval import IndexSettings, build, build_index, load_index
 
 
 @pytest.fixture
@@ -82,6 +84,18 @@ def test_filters_leave_only_their_documents(index, mode):
 def test_an_unknown_field_is_named(index):
     with pytest.raises(InputError, match="'year'"):
         index.search("book", where={"year": "2020"})
+
+
+def test_vectors_are_as_wide_as_the_folder_says(notes, tiny_model, tmp_path):
+    write_sentence_folder(tiny_model, SentenceFolder(max_length=32, dims=16), 64)
+    build_index(notes, tiny_model, tmp_path / "x", IndexSettings(overlap=4, precision="float32"))
+    index = load_index(tmp_path / "x", precision="float32")
+    assert index.stored.vectors.shape[1] == 16
+    hits = index.search("the book", k=99, mode="dense")
+    theirs = sentence_transformers.SentenceTransformer(str(tiny_model), device="cpu")
+    texts = ["the book", *map(with_headings, hits)]
+    query, *passages = theirs.encode(texts, normalize_embeddings=True)
+    assert [hit.score for hit in hits] == pytest.approx([float(query @ one) for one in passages], abs=1e-5)
 
 
 def with_headings(hit):
@@ -215,6 +229,10 @@ bread
         ({"tags": "cake"}, []),
         ({"title": "A: the plan", "date": "2024-01-02", "draft": "yes", "team.lead": "A??"}, ["Zoe\u0301.md"]),
         ({"kind": "a: b"}, ["broken.md"]),
+        ({"autho\u0301r": "Ann"}, ["flow.md"]),
+        ({"authór": "Ann"}, ["flow.md"]),
+        ({"tags": "cookies"}, ["flow.md"]),
+        ({"kind": "mark"}, ["bom.md"]),
         # 试遍所有的分法就停不下来
         ({"long": "*?" * 100 + "!"}, []),
         ({"long": "*?" * 100}, ["broken.md"]),
@@ -225,6 +243,8 @@ def test_a_filter_means_what_it_says(searched, where, found):
         "2 plan.md": "bread",
         "[2024] plan.md": "bread",
         "Zoe\u0301.md": MATTER,
+        "bom.md": "\ufeff---\nkind: mark\n---\nbread",
+        "flow.md": "---\nautho\u0301r: Ann\ntags: [cakes, cookies]\n---\nbread",
         # 不是 YAML 的前言：逐行认
         "broken.md": f"---\nkind: a: b\nother: [\nlong: {'x' * 200}\n---\nbread",
     }
@@ -253,7 +273,9 @@ def test_a_ranker_is_given_headings(notes_index):
 
 
 @pytest.mark.parametrize("similarity", ["dot", "euclidean", "manhattan"])
-def test_vectors_are_compared_as_the_folder_says(notes, tiny_model, tmp_path, similarity):
+def test_vectors_are_compared_as_the_folder_says(notes, tiny_model, tmp_path, similarity, monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(build, "EXACT_ROWS", 3)
     shutil.copytree(tiny_model, tmp_path / "model")
     (tmp_path / "model" / "config_sentence_transformers.json").write_text(
         json.dumps({"similarity_fn_name": similarity})
@@ -261,6 +283,8 @@ def test_vectors_are_compared_as_the_folder_says(notes, tiny_model, tmp_path, si
     build_index(notes, tmp_path / "model", tmp_path / "x", IndexSettings(overlap=4, precision="float32"))
     pipeline = load_pipeline("embed", tmp_path / "model", precision="float32")
     index = load_index(tmp_path / "x", precision="float32")
+    # 一位的编码只估得出乘积
+    assert ("codes.faiss" in index.stored.current.checksums) == (similarity == "dot")
     read = [with_headings(hit) for hit in index.search("the book", k=99, mode="dense")]
     expected = pipeline.compare(["the book"], read)[0]
     hits = index.search("the book", k=99, mode="dense")

@@ -1,8 +1,14 @@
 """The page at /docs, in a real browser: it shows every endpoint, answers on a click, and talks to no other host."""
 
+import re
 import shutil
+from pathlib import Path
 
 import pytest
+
+from bertsmith.serve.endpoint import ENDPOINTS
+
+GUIDES = [Path(__file__).parents[2] / f"docs/{language}/how-to/serve-and-deploy.md" for language in ("en", "zh")]
 
 
 def test_the_page_loads_nothing_from_elsewhere(server):
@@ -39,3 +45,20 @@ def test_an_endpoint_can_be_tried_in_a_browser(server):
     assert {"/embed", "/predict", "/v1/embeddings", "/health", "/metrics"} <= set(shown)
     assert not problems
     assert all(url.startswith((server.url, "data:")) for url in asked)
+
+
+def test_what_is_served_comes_first(start, models):
+    """A classifier alone: its endpoint opens the page, and what it cannot answer closes it."""
+    paths = start({"reviews": models["classify"]}).client.get("/openapi.json").json()["paths"]
+    assert next(iter(paths)) == "/predict"
+    groups = dict.fromkeys(operation["tags"][0] for methods in paths.values() for operation in methods.values())
+    assert list(groups) == ["models", "server", "not served by these models"]
+    assert set(ENDPOINTS) < set(paths)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.parts[-3])
+def test_the_guide_asks_every_endpoint_by_curl_and_from_python(guide):
+    page = guide.read_text(encoding="utf-8")
+    by_curl = re.findall(r"^curl -s localhost:8000(/\S*)", page, re.MULTILINE)
+    from_python = re.findall(r'\bask\("(/[^"]*)"', page)
+    assert set(by_curl) == set(from_python) == set(ENDPOINTS)

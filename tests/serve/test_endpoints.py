@@ -217,6 +217,8 @@ def test_info_tells_of_the_models_and_nothing_of_the_disk(server, models):
     assert list(told) == list(models)
     assert told["tag"]["labels"] == ["O", "B-PER", "I-PER"]
     assert told["base"]["pipelines"] == ["embed", "fill-mask", "next-sentence"]
+    assert told["base"]["note"].startswith("pre-trained only, never trained for vectors of texts")
+    assert "note" not in told["tag"]
     assert str(models["base"].parent) not in info.text
 
 

@@ -123,7 +123,7 @@ def test_names_of_indexes(index, tmp_path):
 
 
 def test_the_command_needs_an_index_that_is_one(tmp_path, capsys):
-    assert "holds no index; make one with: bertsmith index" in typed(capsys, "serve", "--index", tmp_path, code=2)
+    assert "bertsmith index FOLDER --model MODEL --out" in typed(capsys, "serve", "--index", tmp_path, code=2)
 
 
 def test_an_update_is_found_without_a_restart(start, models, index, tmp_path):

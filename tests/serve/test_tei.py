@@ -1,5 +1,8 @@
 """Clients of Text Embeddings Inference get from this server what they get from TEI."""
 
+import json
+import shutil
+
 import httpx
 import numpy as np
 import pytest
@@ -44,37 +47,70 @@ def test_rerank_with_raw_scores_and_without_texts(server, models):
     assert all(row.keys() == {"index", "score"} for row in ranked)
 
 
-QUERY = {"query": "who eats ?", "texts": TEXTS}
-CLIENTS = {
-    "LlamaIndex's TEI reranker": ("/rerank", QUERY, 3),
-    "Open WebUI, RAGFlow": ("/rerank", {**QUERY, "raw_scores": False, "truncate": True}, 3),
-    "LiteLLM's huggingface/": (
-        "/rerank",
-        {
-            **QUERY,
-            "raw_scores": False,
-            "truncate": False,
-            "truncation_direction": "Right",
-            "top_n": 2,
-            "return_text": True,
-        },
-        2,
-    ),
+EMBEDDERS = {
+    # langchain-ai/langchain-community 0c065920, embeddings/huggingface.py, embed_documents
     "LangChain's HuggingFaceInferenceAPIEmbeddings": (
         "/embed",
         {"inputs": TEXTS, "options": {"wait_for_model": True, "use_cache": True}},
-        3,
     ),
-    "LangChain's HuggingFaceEndpointEmbeddings": ("/", {"inputs": TEXTS, "model": "base", "parameters": {}}, 3),
-    "LiteLLM's huggingface/ embedding": ("/embed", {"inputs": TEXTS, "parameters": {}, "model": "base"}, 3),
-    "the client of another version": ("/predict", {"inputs": [[text] for text in TEXTS], "soon": {"a": [1]}}, 3),
+    # langchain-ai/langchain 34647250, huggingface_endpoint.py, which calls huggingface_hub 2.4.0, feature_extraction
+    "LangChain's HuggingFaceEndpointEmbeddings": ("/", {"inputs": TEXTS}),
+    # BerriAI/litellm 011db2df, llms/huggingface/embedding/handler.py, _process_optional_params
+    "LiteLLM's huggingface/ embedding": (
+        "/embed",
+        {"inputs": TEXTS, "options": {"use_cache": False}, "parameters": {"top_k": 3}, "user": "ann"},
+    ),
+}
+QUERY = {"query": "who eats ?", "texts": TEXTS}
+RERANKERS = {
+    # run-llama/llama_index 18b5f1b4, postprocessor-tei-rerank, TextEmbeddingInference._call_api
+    "LlamaIndex's TEI reranker": ("/rerank", QUERY),
+    # infiniflow/ragflow 5b404a91, rag/llm/rerank_model.py, HuggingfaceRerank.post
+    "RAGFlow": ("/rerank", {**QUERY, "raw_scores": False, "truncate": True}),
+    # BerriAI/litellm 0647d5ba, llms/huggingface/rerank/transformation.py, transform_rerank_request
+    "LiteLLM's huggingface/": (
+        "/rerank",
+        {"raw_scores": False, "truncate": False, "truncation_direction": "Right"}
+        | {**QUERY, "top_n": 2, "return_text": True},
+    ),
+    # open-webui/open-webui 0668cb7f, retrieval/models/external.py, ExternalReranker.predict
+    "Open WebUI": ("/v1/rerank", {"model": "rank", "query": QUERY["query"], "documents": TEXTS, "top_n": 3}),
+    "the client of another version": ("/rerank", {**QUERY, "unknown": 1, "soon": {"a": [1]}}),
 }
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_gets_the_list_that_it_expects(server, client):
-    path, body, length = CLIENTS[client]
-    assert len(ask(server, path, **body)) == length
+@pytest.mark.parametrize(("path", "body"), EMBEDDERS.values(), ids=EMBEDDERS.keys())
+def test_a_client_gets_the_vectors_of_its_texts(start, models, path, body):
+    expected = load_pipeline("embed", models["base"])(TEXTS)
+    np.testing.assert_allclose(ask(start(), path, **body), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("path", "body"), RERANKERS.values(), ids=RERANKERS.keys())
+def test_a_client_gets_its_texts_in_their_order(server, models, path, body):
+    answer = ask(server, path, **body)
+    rows = answer if path == "/rerank" else answer["results"]
+    expected = load_pipeline("rank", models["rank"])(QUERY["query"], TEXTS)[: body.get("top_n")]
+    assert [row["index"] for row in rows] == [one.index for one in expected]
+    score = "score" if path == "/rerank" else "relevance_score"
+    assert [row[score] for row in rows] == pytest.approx([one.score for one in expected], abs=1e-4)
+    if body.get("return_text"):
+        assert [row["text"] for row in rows] == [one.text for one in expected]
+
+
+@pytest.mark.parametrize("path", ["/embed", "/rerank"])
+def test_a_prompt_counts_as_what_the_model_reads(start, models, tmp_path, path):
+    """With `"truncate": false` a text that fits without it alone is refused, and never cut in silence."""
+    folder = tmp_path / "prompted"
+    shutil.copytree(models["base" if path == "/embed" else "rank"], folder)
+    says = {"prompts": {"query": "the man eats bread . "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(says))
+    server = start({"prompted": folder})
+    # 模型读 64 个：两三个特殊符号，五个提示词，问题一个
+    for words, status in ((55, 200), (60, 413)):
+        text = "bread " * words
+        body = {"inputs": [text]} if path == "/embed" else {"query": "bread", "texts": [text]}
+        assert server.post(path, {**body, "truncate": False}).status_code == status
+        assert server.post(path, body).status_code == 200
 
 
 def test_predict_takes_a_text_a_pair_and_a_batch(server, models):
@@ -87,7 +123,7 @@ def test_predict_takes_a_text_a_pair_and_a_batch(server, models):
     def shown(rows):
         return [(row["label"], pytest.approx(row["score"], abs=1e-5)) for row in rows]
 
-    assert expected(TEXTS[0]) == shown(ask(server, "/predict", inputs=TEXTS[0], model="classify"))
+    assert expected(TEXTS[0]) == shown(ask(server, "/predict", inputs=TEXTS[0], model="classify", soon={"a": [1]}))
     assert expected(*TEXTS[:2]) == shown(ask(server, "/predict", inputs=TEXTS[:2], model="classify"))
     mixed = ask(server, "/predict", inputs=[TEXTS[:1], TEXTS[:2], [TEXTS[1]]], model="classify")
     assert [expected(TEXTS[0]), expected(*TEXTS[:2]), expected(TEXTS[1])] == [shown(row) for row in mixed]

@@ -7,7 +7,7 @@ for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -404,6 +404,7 @@ class Rank(LinearPipeline, name="rank"):
     """
 
     architectures = (ModelForSequenceClassification,)
+    settings = RankSettings
     words_kind = Words
     two_texts = "a query and its text"
     endpoints = ("/rerank", "/v1/rerank", "/v2/rerank")
@@ -429,7 +430,10 @@ class Rank(LinearPipeline, name="rank"):
     @classmethod
     def settings_in(cls, folder: str | Path) -> RankSettings:
         """Returns what a folder says, our own or one of `sentence_transformers.CrossEncoder`."""
-        told, folder = super().settings_in(folder), model_folder(folder)
+        told, folder = cast("RankSettings", super().settings_in(folder)), model_folder(folder)
+        # 自己训练的，task.json 说了算：适配器没有别的地方可写
+        if told.task:
+            return told
         prompts, default = stated_prompts(folder)
         config = read_told(folder / "config.json", dict)
         newer, older = read_told(folder / USAGE_FILE, dict), config.get("sentence_transformers")
@@ -438,8 +442,7 @@ class Rank(LinearPipeline, name="rank"):
         named = str(named or config.get("sbert_ce_default_activation_function") or "Sigmoid").rpartition(".")[2]
         if named not in ACTIVATION_CLASSES:
             raise CheckpointError(f"{folder}: scores through {named}; this package has {', '.join(ACTIVATION_CLASSES)}")
-        prompt = prompts.get(default, "")
-        return RankSettings(told.task, told.max_length, prompt, named)
+        return replace(told, prompt=prompts.get(default, ""), activation=named)
 
     @classmethod
     def is_for(cls, architecture: str, config: ModelConfig) -> bool:

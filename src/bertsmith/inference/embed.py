@@ -50,6 +50,8 @@ _PROMPT_NAMES = {"query": ("query",), "passage": ("passage", "document", "corpus
 """What folders call the prompts of search."""
 _FILES = ("modules.json", "sentence_bert_config.json", USAGE_FILE)
 """What makes a model folder one of sentence-transformers, besides the pooling."""
+_SCORE_KEYS = ("sentence_transformers", "sbert_ce_default_activation_function")
+"""Where the `config.json` of a `CrossEncoder` says what makes a score of its output."""
 _PRE_TRAINED = ("ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction")
 _KNOWN_STEPS = {"Transformer", "Normalize", "Dropout"}
 """Besides the pooling: vectors have unit length unless asked otherwise, and nothing is dropped in use."""
@@ -269,18 +271,23 @@ class Similarity(Embed, name="similarity"):
 _SAID: set[Path] = set()
 
 
-def _say_if_untrained(folder: Path) -> None:
-    """Says once that a folder of a masked LM alone was never trained to make vectors of texts."""
+UNTRAINED = (
+    "pre-trained only, never trained for vectors of texts: unrelated texts will look alike; train it with"
+    " `bertsmith finetune embed`, or take a model of sentence-transformers"
+)
+
+
+def is_untrained(folder: Path) -> bool:
+    """Tells whether a folder holds a masked LM alone, which was never trained to make vectors of texts."""
     learned = (folder / "modules.json").exists() or (folder / "1_Pooling").exists()
-    if learned or folder in _SAID or not (read_architecture(folder) or "").endswith(_PRE_TRAINED):
-        return
-    _SAID.add(folder)
-    # 没有为句向量训练过的模型，任何两句话的余弦都接近 1：数是对的，意思却没有
-    warnings.warn(
-        f"{folder}: pre-trained only, never trained for vectors of texts: unrelated texts will look alike; train it"
-        " with `bertsmith finetune embed`, or take a model of sentence-transformers",
-        stacklevel=2,
-    )
+    return not learned and (read_architecture(folder) or "").endswith(_PRE_TRAINED)
+
+
+def _say_if_untrained(folder: Path) -> None:
+    if folder not in _SAID and is_untrained(folder):
+        _SAID.add(folder)
+        # 没有为句向量训练过的模型，任何两句话的余弦都接近 1：数是对的，意思却没有
+        warnings.warn(f"{folder}: {UNTRAINED}", stacklevel=2)
 
 
 def similarities(
@@ -413,7 +420,7 @@ def length_limit(folder: Path, config: ModelConfig) -> int:
 
 
 def copy_sentence_files(source: Path, target: Path) -> None:
-    """Gives a copy of a model folder what its source says of vectors; nothing where that says nothing.
+    """Gives a copy of a model folder what its source says of vectors and scores; nothing where that says nothing.
 
     The source may be of a kind that `Embed` refuses, since its encoder may serve other ends.
     """
@@ -436,6 +443,10 @@ def copy_sentence_files(source: Path, target: Path) -> None:
         if path.is_file() and not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
+    config, says = target / "config.json", read_told(source / "config.json", dict)
+    if config.is_file() and (kept := {key: says[key] for key in _SCORE_KEYS if key in says}):
+        # 激活函数只写在 config.json 里，而模型的配置不认识这两个键：丢了它们，副本的分数就变了
+        write_json(config, kept | read_told(config, dict))
 
 
 def _steps(path: Path) -> list[dict[str, Any]]:

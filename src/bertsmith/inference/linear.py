@@ -118,7 +118,7 @@ def read_words(folder: str | Path, kind: type[LinearT]) -> LinearT | None:
         found = kind.of(json.loads(told["words"]), arrays)
         if len(found.features) and not 0 <= found.features.min() <= found.features.max() < kind.most:
             raise ValueError("a feature is out of range")
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); copy the folder again, or run solve again") from None
     return found
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -30,7 +29,7 @@ from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.inference.task_file import TaskFile, read_settings, read_task_file, stated_length
 from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
 from bertsmith.model.folder import read_architecture
-from bertsmith.settings import named
+from bertsmith.settings import installed, named
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 PipelineT = TypeVar("PipelineT", bound="Pipeline")
@@ -192,12 +191,7 @@ def pipeline_named(name: str) -> type[Pipeline]:
     """Returns a pipeline."""
     known = _REGISTRY if name in _REGISTRY else all_pipelines()
     if name not in known:
-        for entry in metadata.entry_points(group="bertsmith.pipelines"):
-            try:
-                entry.load()
-            except Exception as error:
-                # 别人的包坏了，不该让写错的名字变成一串回溯
-                warnings.warn(f"the pipeline {entry.value} cannot be loaded ({error})", stacklevel=2)
+        installed("bertsmith.pipelines")
         known = all_pipelines()
     return named(name, known, "pipeline")
 

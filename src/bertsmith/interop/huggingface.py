@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from bertsmith.errors import CheckpointError, RunFolderError
-from bertsmith.files import atomic_path
+from bertsmith.files import atomic_path, require_utf8_names
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import copy_sentence_files, length_limit
 from bertsmith.inference.linear import WORDS_FILE
@@ -70,7 +70,8 @@ def _task_files(source: Path) -> list[str]:
 
 
 def refuse_existing(out: Path) -> None:
-    """Makes sure that an export overwrites nothing; an empty folder is free."""
+    """Makes sure that an export can be written and overwrites nothing; an empty folder is free."""
+    require_utf8_names(out)
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise RunFolderError(f"{out}: is there already; choose another --out")
 

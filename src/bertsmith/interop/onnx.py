@@ -18,6 +18,7 @@ from bertsmith.errors import CheckpointError, InputError
 from bertsmith.files import atomic_path
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import (
+    Embed,
     SentenceFolder,
     copy_sentence_files,
     length_limit,
@@ -42,8 +43,8 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     and for the same one of another family; at places of padding they mean nothing:
 
     - `BertModel`: `last_hidden_state` [N, S, H], `pooler_output` [N, H] (not where the model has no pooler)
-    - a folder of sentence vectors: `last_hidden_state` [N, S, H] and `sentence_embedding` [N, H], pooled, and of length
-      1 where the folder scales its vectors
+    - a folder of sentence vectors: `last_hidden_state` [N, S, H] and `sentence_embedding` [N, H], pooled; scaled to
+      length 1, and then cut to [N, dims], where the folder does so
     - `BertForPreTraining`: `prediction_logits` [N, S, V], `seq_relationship_logits` [N, 2] (`sop_logits` in ALBERT)
     - `BertForMaskedLM`: `logits` [N, S, V]; `ElectraForPreTraining`: `logits` [N, S]
     - `BertForNextSentencePrediction`: `logits` [N, 2]
@@ -76,7 +77,8 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
             " in parts/"
         )
     model = load_whole_model(source)
-    if (source / "modules.json").is_file():
+    # 重排模型的文件夹也有 modules.json：它给的是分数，不是向量
+    if (source / "modules.json").is_file() and isinstance(model, Embed.architectures):
         model = SentenceModel(model.backbone, read_sentence_folder(source))
     is_file = out.suffix == ".onnx"
     tokenizer = None if is_file else load_tokenizer(source, model.config)
@@ -122,6 +124,6 @@ class SentenceModel(PretrainedModel):
             pooled = rows.masked_fill(~real, -torch.inf).amax(1)
         else:
             pooled = rows[:, 0]
-        kept = pooled[:, : self.says.dims or None]
-        vectors = normalize(kept, dim=-1) if self.says.normalize else kept
-        return {"last_hidden_state": states, "sentence_embedding": vectors}
+        vectors = normalize(pooled, dim=-1) if self.says.normalize else pooled
+        # 先归一再截短，与 sentence-transformers 的次序一样
+        return {"last_hidden_state": states, "sentence_embedding": vectors[:, : self.says.dims or None]}

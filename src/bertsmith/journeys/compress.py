@@ -29,7 +29,7 @@ from bertsmith.finetune.metrics import in_digits
 from bertsmith.finetune.tasks import save_task, task_of_model
 from bertsmith.finetune.tasks.task import Task
 from bertsmith.hub import model_folder
-from bertsmith.inference.embed import copy_sentence_files
+from bertsmith.inference.embed import copy_sentence_files, length_limit
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.inference.task_file import read_task_file
@@ -239,7 +239,7 @@ class _Work:
 
     def save(self, out: Path, stored: StoredAs) -> None:
         self.model.save_pretrained(out, weights=stored)
-        self.tokenizer.save(out, model_max_length=self.model.config.position_limit)
+        self.tokenizer.save(out, model_max_length=length_limit(self.source, self.model.config))
         copy_sentence_files(self.source, out)
         if read_task_file(self.source) and self.task is not None:
             save_task(self.task, out, self.max_length)

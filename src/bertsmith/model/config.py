@@ -119,7 +119,7 @@ class ModelConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise ConfigError(f"hidden_act {self.hidden_act!r} is unknown; use one of {', '.join(ACTIVATIONS)}")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+        for name in self.dropouts():
             share = getattr(self, name)
             if share is not None and not 0.0 <= share < 1.0:
                 raise ConfigError(f"{name} {share} is outside [0, 1)")
@@ -181,6 +181,11 @@ class ModelConfig:
     def field_names(cls) -> list[str]:
         """Returns the names of the configuration's fields."""
         return [each.name for each in fields(cls)]
+
+    @classmethod
+    def dropouts(cls) -> list[str]:
+        """Returns the names of the fields that are rates of dropout."""
+        return [name for name in cls.field_names() if "dropout" in name]
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -20,10 +20,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.settings import named
+from bertsmith.settings import installed, named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -119,8 +118,8 @@ def register(family: Family) -> None:
 @functools.cache
 def families() -> dict[str, Family]:
     """Returns every family by its `model_type`: ours, and the entry points `bertsmith.families` of other packages."""
-    installed: list[Family] = [entry.load() for entry in metadata.entry_points(group="bertsmith.families")]
-    return dict(sorted(_OWN.items())) | {family.model_type: family for family in installed}
+    added: list[Family] = list(installed("bertsmith.families").values())
+    return dict(sorted(_OWN.items())) | {family.model_type: family for family in added}
 
 
 def family_named(name: str) -> Family:

@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.files import atomic_path, make_folder, parse_json, read_json
+from bertsmith.files import atomic_path, chunks_of, make_folder, parse_json, read_json
 from bertsmith.hub import model_folder
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import PublishedNames
@@ -259,9 +259,8 @@ def fingerprint_weights(folder: str | Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
     try:
         for file in files:
-            with file.open("rb") as handle:
-                while chunk := handle.read(1 << 22):
-                    digest.update(chunk)
+            for chunk in chunks_of(file):
+                digest.update(chunk)
     except OSError as error:
         raise CheckpointError(f"{folder}: its weights cannot be read ({error.strerror})") from None
     return digest.hexdigest()

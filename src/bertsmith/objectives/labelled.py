@@ -34,7 +34,10 @@ TEMPERATURE = 2.0
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """N sequences and their `labels`, as the objective reads them; whole texts may have `weights` [N] of mean 1."""
+    """N sequences and their `labels`, as the objective reads them.
+
+    Whole texts may have `weights` [N] of mean 1; where labels are of tokens [T], `weights` are so, too.
+    """
 
     tokens: RaggedBatch
     labels: Tensor
@@ -151,9 +154,11 @@ class TaggingObjective(LabelledObjective):
 
     def measure(self, rows: Tensor, batch: LabelledBatch) -> LossOutput:
         """Measures logits [W, K] of the words against their labels, by word."""
-        labels = batch.labels[batch.labels != NO_LABEL]
-        loss = F.cross_entropy(rows, labels, reduction="sum") / max(1, len(labels))
-        return _measured(loss, len(labels), rows.detach().argmax(-1) == labels)
+        read = batch.labels != NO_LABEL
+        labels = batch.labels[read]
+        losses = F.cross_entropy(rows, labels, reduction="sum" if batch.weights is None else "none")
+        total = losses if batch.weights is None else (losses * batch.weights[read]).sum()
+        return _measured(total / max(1, len(labels)), len(labels), rows.detach().argmax(-1) == labels)
 
 
 class SpanObjective(LabelledObjective):

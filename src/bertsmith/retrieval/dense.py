@@ -161,10 +161,15 @@ def write_codes(vectors: NDArray[np.float32], path: Path) -> None:
 
 
 def open_codes(path: Path) -> Any:
-    """Reads what `write_codes` wrote."""
+    """Reads what `write_codes` wrote; FileNotFoundError where the file is gone."""
     faiss = _faiss()
     faiss.omp_set_num_threads(available_cores())
-    return faiss.read_index(str(path))
+    try:
+        return faiss.read_index(str(path))
+    except RuntimeError:
+        # faiss 只说打不开：文件若已不在，那是更新换掉了旧的一代，由 FileNotFoundError 来说
+        path.stat()
+        raise
 
 
 def _faiss() -> Any:

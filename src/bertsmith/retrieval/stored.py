@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.reading.document_kinds import Metadata
 from bertsmith.errors import BertsmithError, CheckpointError
-from bertsmith.files import atomic_path, read_json
+from bertsmith.files import atomic_path, chunks_of, read_json
 from bertsmith.hub import hub_name, model_folder, pin
 from bertsmith.inference.embed import Embed, Pooling, SimilarityFunction
 from bertsmith.model.folder import fingerprint_weights
@@ -227,7 +227,9 @@ def read_claim(folder: Path) -> Claim:
     """Reads what an index is of."""
     path = folder / CLAIM
     if not path.is_file():
-        raise CheckpointError(f"{folder}: holds no index; make one with: bertsmith index FOLDER --out {folder}")
+        raise CheckpointError(
+            f"{folder}: holds no index; make one with: bertsmith index FOLDER --model MODEL --out {folder}"
+        )
     found: dict[str, Any] = read_json(path, dict, CheckpointError, _ADVICE)
     if found.get("format") != FORMAT:
         raise CheckpointError(
@@ -257,9 +259,8 @@ def scaled(embed: Embed, similarity: SimilarityFunction) -> bool:
 def checksum_of(path: Path) -> int:
     """Returns the CRC-32C of a file."""
     checksum = 0
-    with path.open("rb") as handle:
-        while chunk := handle.read(1 << 22):
-            checksum = google_crc32c.extend(checksum, chunk)
+    for chunk in chunks_of(path):
+        checksum = google_crc32c.extend(checksum, chunk)
     return checksum
 
 

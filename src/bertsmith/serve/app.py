@@ -121,8 +121,10 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
         lifespan=lifespan,
     )
     app.state.admission, app.state.models, app.state.ready = admission, models, False
-    _add_model_routes(app, models)
+    # 文档页照登记的次序显示：答得上来的在最前，答不上来的在最后
+    _add_endpoints(app, models, served=True)
     _add_server_routes(app, settings, models, metrics)
+    _add_endpoints(app, models, served=False)
     app.add_exception_handler(HTTPException, _http_problem)
     if keys:
         _describe_keys(app)
@@ -152,32 +154,21 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
     return app
 
 
-def _add_model_routes(app: FastAPI, models: ServedModels) -> None:
+def _add_endpoints(app: FastAPI, models: ServedModels, *, served: bool) -> None:
+    """Adds the endpoints that a served model or index can answer, or those that none can."""
     there = models.pipelines
     for path, shapes in ENDPOINTS.items():
         # /tokenize 用不到流水线：哪个模型都答得上来
-        served = bool(models.indexes if path == "/search" else set(pipelines_at(path) or there) & there)
-        app.router.add_api_route(
-            path,
-            _described(shapes),
-            methods=["POST"],
-            responses=_PROBLEMS,
-            route_class_override=_JsonRoute,
-            tags=["models" if served else "not served by these models"],
-        )
-
-    def served_models() -> openai.ModelsAnswer:
-        """Lists the served models."""
-        return openai.list_models(models)
-
-    def served_model(name: str) -> openai.ModelRow:
-        """Tells of one served model."""
-        return openai.described(models.named(name))
-
-    app.add_api_route("/v1/models", served_models, methods=["GET"], tags=["models"], name="list_models")
-    app.add_api_route(
-        "/v1/models/{name}", served_model, methods=["GET"], tags=["models"], responses={404: _PROBLEMS[404]}
-    )
+        able = bool(models.indexes if path == "/search" else set(pipelines_at(path) or there) & there)
+        if able is served:
+            app.router.add_api_route(
+                path,
+                _described(shapes),
+                methods=["POST"],
+                responses=_PROBLEMS,
+                route_class_override=_JsonRoute,
+                tags=["models" if served else "not served by these models"],
+            )
 
 
 def _described(shapes: list[Shape]) -> Callable[[Any], Any]:
@@ -197,6 +188,14 @@ def _described(shapes: list[Shape]) -> Callable[[Any], Any]:
 
 def _add_server_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metrics: Metrics) -> None:
     admission: AdmissionController = app.state.admission
+
+    def served_models() -> openai.ModelsAnswer:
+        """Lists the served models."""
+        return openai.list_models(models)
+
+    def served_model(name: str) -> openai.ModelRow:
+        """Tells of one served model."""
+        return openai.described(models.named(name))
 
     async def health() -> dict[str, str]:
         """Says that the process runs; whether it should get requests, `/ready` says."""
@@ -236,6 +235,10 @@ def _add_server_routes(app: FastAPI, settings: ServeSettings, models: ServedMode
         metrics.queued(admission.accepted, admission.batcher.waiting_tokens)
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
+    app.add_api_route("/v1/models", served_models, methods=["GET"], tags=["models"], name="list_models")
+    app.add_api_route(
+        "/v1/models/{name}", served_model, methods=["GET"], tags=["models"], responses={404: _PROBLEMS[404]}
+    )
     not_ready: dict[int | str, dict[str, Any]] = {503: {"description": "Starting or stopping."}}
     app.add_api_route("/health", health, methods=["GET"], tags=["server"])
     app.add_api_route("/ready", ready, methods=["GET"], tags=["server"], responses=not_ready)

@@ -10,6 +10,7 @@ from typing import Any
 
 from bertsmith.errors import CheckpointError
 from bertsmith.hub import model_folder
+from bertsmith.inference.embed import UNTRAINED, Embed, is_untrained
 from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.inference.pipeline import Pipeline, all_pipelines, pipeline_named, pipelines_of_folder
 from bertsmith.model import ModelConfig
@@ -56,6 +57,8 @@ class ServedModel:
             }
         if pipeline.labels is not None:
             said["labels"] = list(pipeline.labels)
+        if self.has(Embed) and is_untrained(model_folder(self.folder)):
+            said["note"] = UNTRAINED
         said |= {"precision": engine.precision, "engine": engine.kind, "engine_long": engine.long_kind}
         if engine.choice is not None:
             said["precision_choice"] = str(engine.choice)

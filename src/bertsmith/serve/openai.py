@@ -143,7 +143,7 @@ class DocumentsRequest(AnyRequest):
 
 
 class RelevantDocument(BaseModel):
-    """The number of a document in the request, and how relevant it is, in [0, 1]."""
+    """The number of a document in the request, and its relevance: the score as the model gives it."""
 
     index: int
     relevance_score: float

@@ -120,7 +120,8 @@ def tei_embed(models: ServedModels, request: TeiEmbedRequest) -> TeiVectors:
     """Turns texts into vectors, in TEI's words."""
     _, pipeline = models.at("/embed", request.model)
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
-    require_short(pipeline, request.truncate, texts)
+    before = pipeline.prompt_text(request.prompt_name)
+    require_short(pipeline, request.truncate, [before + text for text in texts])
     vectors = pipeline(texts, normalize=request.normalize, dims=request.dimensions, prompt=request.prompt_name)
     return TeiVectors(vectors.tolist())
 
@@ -167,7 +168,7 @@ def rerank(models: ServedModels, request: TeiRerankRequest) -> TeiRanks:
     """Puts texts in order of relevance to a query."""
     _, pipeline = models.at("/rerank", request.model)
     queries = [request.query] * len(request.texts)
-    require_short(pipeline, request.truncate, queries, request.texts)
+    require_short(pipeline, request.truncate, [pipeline.prompt + query for query in queries], request.texts)
     logits = pipeline.logits(queries, request.texts)
     scores = (logits[:, 0] if request.raw_scores else pipeline.told(logits)).tolist()
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
@@ -208,7 +209,10 @@ def tei_root(models: ServedModels, request: TeiRequest) -> TeiAnswer:
 def require_short(
     pipeline: Any, truncate: bool | None, texts: Sequence[str], pairs: Sequence[str] | None = None
 ) -> None:
-    """Refuses texts that would be cut where `truncate` is False: HttpError 413 says which, and how long it is."""
+    """Refuses texts that would be cut where `truncate` is False: HttpError 413 says which, and how long it is.
+
+    The texts are as the model reads them, behind their prompts.
+    """
     # 只有词的模型读得下任何长度
     if truncate is not False or pipeline.tokenizer is None:
         return

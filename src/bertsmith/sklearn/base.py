@@ -13,6 +13,7 @@ Notable:
 from __future__ import annotations
 
 import copy
+import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,16 +116,14 @@ def weights_of(weights: Any, count: int) -> list[float] | None:
     if weights is None:
         return None
     rows = rows_of(weights)
-    if len(rows) != count or not all(isinstance(row, (int, float)) for row in rows):
-        raise EstimatorError(
-            f"X has {count} rows; sample_weight has {len(rows)}, or not numbers; give one for each row"
-        )
-    found = np.array(rows, dtype=np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
-    if len(wrong) or not found.any():
-        reason = f"row {wrong[0]} (from 0) is {found[wrong[0]]}" if len(wrong) else "all are 0"
+    if len(rows) != count:
+        raise EstimatorError(f"X has {count} rows; sample_weight has {len(rows)}; give one for each row")
+    # NaN 与什么比都不成立；pd.NA 不是数，要先问类型
+    wrong = (n for n, row in enumerate(rows) if not isinstance(row, (int, float)) or not 0 <= row < math.inf)
+    if (number := next(wrong, None)) is not None or not any(rows):
+        reason = "all are 0" if number is None else f"row {number} (from 0) is {rows[number]}"
         raise EstimatorError(f"sample_weight: {reason}; give finite numbers from 0, one of them positive")
-    return None if (found == found[0]).all() else found.tolist()
+    return None if len(set(rows)) == 1 else [float(row) for row in rows]
 
 
 def is_missing(value: Any) -> bool:
@@ -186,7 +185,7 @@ def write_folder(pipeline: Pipeline, folder: Path) -> None:
     if model is None or getattr(pipeline.engine, "kind", "torch") != "torch":
         raise ConfigError("the pipeline runs on another engine than torch; load it with engine='torch'")
     model.save_pretrained(folder)
-    pipeline.tokenizer.save(folder, model_max_length=pipeline.config.position_limit)
+    pipeline.tokenizer.save(folder, model_max_length=pipeline.max_length)
     if isinstance(pipeline, Embed):
         if pipeline.pooling not in ("mean", "cls", "max"):
             raise ConfigError(f"pooling {pipeline.pooling} has no place in a model folder; use mean, cls or max")

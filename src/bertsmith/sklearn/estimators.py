@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ from bertsmith.sklearn.base import (
     weights_of,
 )
 
+RowT = TypeVar("RowT")
+
 
 class TextEstimator(FineTuned):
     """What both share: predictions for texts."""
@@ -49,9 +51,15 @@ def _weighted(inputs: Any, targets: Any, weights: Any) -> tuple[list[Any], list[
     labels, found = targets_of(targets, len(rows)), weights_of(weights, len(rows))
     if found is None:
         return rows, labels, None
-    kept = [number for number, weight in enumerate(found) if weight]
-    left = [found[n] for n in kept]
-    return [rows[n] for n in kept], [labels[n] for n in kept], left if len(set(left)) > 1 else None
+    kept, left = _that_weigh(zip(rows, labels, strict=True), found)
+    return [row for row, _ in kept], [label for _, label in kept], left
+
+
+def _that_weigh(rows: Iterable[RowT], weights: Iterable[float]) -> tuple[list[RowT], list[float] | None]:
+    """Returns the rows that weigh anything, and their weights; None for these where all are alike."""
+    kept = [(row, weight) for row, weight in zip(rows, weights, strict=True) if weight]
+    left = [weight for _, weight in kept]
+    return [row for row, _ in kept], left if len(set(left)) > 1 else None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -78,7 +86,7 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
             for that, all rows choose.
         random_state: a seed, or as scikit-learn has it.
         device: None takes the GPU where there is one.
-        run_folder: keeps the run, with its figures; the same fit goes on there. None for a temporary one.
+        run_folder: keeps the run, with its figures; the same fit resumes there. None for a temporary one.
         settings: further settings of `bertsmith finetune` by name, such as `{"layer_decay": 0.9}`.
     """
 
@@ -276,21 +284,24 @@ class BertTagger(FineTuned):
         3
     """
 
-    def fit(self, X: Any, y: Any) -> BertTagger:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BertTagger:  # noqa: N803
         """Fine-tunes on N sentences, each a list of words, and N lists of tags, one a word.
+
+        A sentence without words teaches nothing; `sample_weight` is of sentences, as in `BertClassifier.fit`.
 
         Raises:
             EstimatorError: a sentence is no list of words, has another number of tags, or there is one tag only.
         """
-        examples = _examples(X, y)
+        examples, weights = _examples(X, y, sample_weight)
         tags = {tag for example in examples for tag in example.tags}
         if len(tags) < 2:
-            raise EstimatorError(f"y has one class of words only, the tag {tags.pop()}; at least two tags are needed")
+            only = "".join(tags) or "none"
+            raise EstimatorError(f"y has one class of words only, the tag {only}; at least two tags are needed")
         with as_value_error():
             task = TaggingTask.of(examples)
             self.classes_ = list(task.labels)
             # 有实体的句子和没有的分别留出：验证行里必须有实体
-            self._fine_tune(task, examples, [len(set(example.tags)) > 1 for example in examples])
+            self._fine_tune(task, examples, [len(set(example.tags)) > 1 for example in examples], weights)
         self._task = task
         return self
 
@@ -298,7 +309,7 @@ class BertTagger(FineTuned):
         return any(held)
 
     def predict(self, X: Any) -> list[list[str]]:  # noqa: N803
-        """Returns for each sentence one tag a word."""
+        """Returns for each sentence one tag a word; none for one without words."""
         pipeline = self._fitted()
         sentences = [_words(number, row) for number, row in enumerate(rows_of(X))]
         with as_value_error():
@@ -307,25 +318,32 @@ class BertTagger(FineTuned):
 
     def score(self, X: Any, y: Any) -> float:  # noqa: N803
         """Returns entity F1 where the tags mark entities, else the share of words with the right tag."""
-        examples = _examples(X, y)
+        examples, _ = _examples(X, y)
         rows = self.predict([list(example.words) for example in examples])
         predictions = [WordTags(tuple(tags), (1.0,) * len(tags)) for tags in rows]
         with as_value_error():
             return self._task.metrics(examples, predictions)[self._task.metric]
 
 
-def _examples(inputs: Any, targets: Any) -> list[TaggedWords]:
+def _examples(inputs: Any, targets: Any, weights: Any = None) -> tuple[list[TaggedWords], list[float] | None]:
+    """Returns the sentences that have words and weigh anything, and their weights."""
     rows = rows_of(inputs)
     if targets is None:
         raise EstimatorError("y is None: this estimator requires y to be passed; give a list of tags for each row")
     tags = rows_of(targets)
     if len(rows) != len(tags):
         raise EstimatorError(f"X has {len(rows)} rows and y has {len(tags)}; give a list of tags for each row")
+    found = weights_of(weights, len(rows))
     with as_value_error():
-        return TAGGED.read([{"tokens": words, "tags": own} for words, own in zip(rows, tags, strict=True)], name="X")
+        given = [{"tokens": words, "tags": own} for words, own in zip(rows, tags, strict=True)]
+        examples = TAGGED.read(given, name="X")
+    if found is None:
+        return examples, None
+    # 没有词的句子，读的时候已经去掉
+    return _that_weigh(examples, (weight for row, weight in zip(rows, found, strict=True) if row))
 
 
 def _words(number: int, row: Any) -> list[str]:
-    if not isinstance(row, (list, tuple)) or not row or not all(isinstance(word, str) and word for word in row):
+    if not isinstance(row, (list, tuple)) or not all(isinstance(word, str) and word for word in row):
         raise EstimatorError(f"X: row {number} (from 0) is no list of words; give one for each sentence")
     return list(row)
