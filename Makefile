@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-slow test-guides chaos mutants check weigh golden format village-model lesson-pictures docs release bench bench-quick bench-tables bench-gpu clean
+.PHONY: help quickstart test test-slow test-guides chaos mutants check weigh trace golden format village-model lesson-pictures docs release bench bench-quick bench-tables bench-gpu clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -73,6 +73,9 @@ check: $(VENV)/.installed-test  ## lint, formatting and types
 weigh:  ## files and lines of every room: what adds also takes away
 	@$(PYTHON) .ci/weigh.py
 
+trace: $(VENV)/.installed-test  ## the files that run from pretrain to its loss, and from a labelled row to its score
+	@$(BIN)/python .ci/trace.py
+
 golden: $(VENV)/.installed-test  ## compare the results of the main jobs with those of another commit: BEFORE=v0.2.0; 5 minutes
 	rm -rf build/before && git worktree prune && git worktree add --quiet --detach build/before $(BEFORE)
 	$(BIN)/python .ci/golden.py --source build/before/src > build/golden-before.txt
@@ -84,7 +87,7 @@ format: $(VENV)/.installed-test  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-village-model: $(VENV)/.installed  ## make the trained village model that the package carries: minutes
+village-model: $(VENV)/.installed  ## make the trained village models that the package carries: minutes
 	$(BIN)/python -m bertsmith.journeys.village
 
 lesson-pictures: $(VENV)/.installed  ## draw the pictures of the guides again, from the village model
@@ -104,7 +107,7 @@ release: $(VENV)/.installed-release docs  ## sdist and wheel in dist/, checked, 
 	$(BIN)/python -m twine check --strict dist/*
 	git tag -a 'v$(VERSION)' -m 'bertsmith $(VERSION)'
 
-BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py learners.py village_reader.py gpu.py),$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py chinese.py real_data.py trainer_peer.py vector_peers.py learners.py village_reader.py gpu.py),$(wildcard benchmarks/*.py))
 BENCH_OPTIONS := $(if $(QUICK),--quick --threads 1)
 
 bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, going on where they stopped; QUICK=1 only shows that they run
@@ -113,8 +116,9 @@ bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, goi
 bench-quick:  ## the same as make bench QUICK=1, two scripts at a time
 	$(MAKE) -j 2 bench QUICK=1
 
-bench-tables: $(VENV)/.installed  ## write the tables of README and docs from benchmarks/results
+bench-tables: $(VENV)/.installed  ## write the tables and pictures of README and docs from benchmarks/results and docs/studies
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python docs/site/pictures.py
 
 bench-gpu: $(VENV)/.installed  ## correctness and speed on CUDA in ten minutes; without a GPU, what it would measure
 	$(BIN)/python benchmarks/gpu.py $(if $(QUICK),--quick)

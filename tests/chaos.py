@@ -110,6 +110,13 @@ COMMANDS = (
         "solve {in}/train.tsv --dev {in}/dev.tsv --model {in}/model --minutes 30 --out {out}/run",
         ("run/model/*.safetensors", "run/parts/words/*.safetensors"),
     ),
+    # it writes no file of its own: what it prints is compared
+    Command(
+        "look",
+        "look {in}/train.tsv --dev {in}/dev.tsv --json {out}/look.json",
+        ("look.json",),
+        "import sys\nsys.stdout = open(sys.argv.pop(), 'w', encoding='utf-8')",
+    ),
     Command("embed", "embed {in}/medium.txt {in}/small.txt --model {in}/model --out {out}/v.npy", ("v.npy",)),
     Command(
         "embed, 2 workers",
@@ -121,6 +128,11 @@ COMMANDS = (
         "index",
         "index {in}/parts --model {in}/model --passage-tokens 32 --out {out}/index",
         ("index/**/*.npy", "index/**/*.arrow"),
+    ),
+    Command(
+        "topics",
+        "topics {in}/parts --model {in}/model --out {out}/topics",
+        ("topics/topics.json",),
     ),
     Command(
         "quickstart",

@@ -1,11 +1,14 @@
 """Fixtures shared by all tests."""
 
 import ctypes
+import fcntl
 import os
 import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -103,6 +106,19 @@ def village_small(tmp_path: Path):
     documents = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 40)]
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=600)
     return build_from_documents(documents, tokenizer, tmp_path / "village-small"), tokenizer
+
+
+@pytest.fixture
+def another_process():
+    """Keeps a folder locked, as another process that works in it does."""
+
+    @contextmanager
+    def working_in(folder: Path) -> Iterator[None]:
+        with (folder / ".lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    return working_in
 
 
 @pytest.fixture

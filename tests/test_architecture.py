@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src" / "bertsmith"
 
 
 def rooms_drawn():
-    spec = importlib.util.spec_from_file_location("draw_architecture", ROOT / "docs/images/draw_architecture.py")
+    spec = importlib.util.spec_from_file_location("architecture", ROOT / "docs/site/architecture.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return [room for _, rooms in module.BANDS for names, _ in rooms for room in names.split(" · ")]

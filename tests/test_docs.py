@@ -15,6 +15,8 @@ from typed_command import typed
 ROOT = Path(__file__).parents[1]
 SITE = {language: sorted((ROOT / "docs" / language).rglob("*.md")) for language in ("en", "zh")}
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *SITE["en"], *SITE["zh"]])
+# 建好的网站里，源码的页是以 .py 结尾的文件夹
+SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.is_file()]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"^<!--.*?-->\n?", re.MULTILINE | re.DOTALL)
@@ -114,7 +116,10 @@ def test_the_two_readmes_name_the_same_commands_and_pages():
         return {words[0] for words in commands_in(page.read_text(encoding="utf-8"))}
 
     def pages(page: Path) -> set[str]:
-        return {link.replace(".zh-CN", "").replace("docs/zh/", "docs/en/") for link in links_of(page)}
+        return {
+            link.replace(".zh-CN", "").replace("docs/zh/", "docs/en/").replace(".zh.svg", ".en.svg")
+            for link in links_of(page)
+        }
 
     assert commands(english) == commands(chinese)
     assert pages(english) == pages(chinese)
@@ -126,7 +131,8 @@ OTHER_TERMS = {
     "特殊符号": "特殊词元", "遮盖": "掩码", "整词": "全词掩码", "原始代码": "官方代码", "汇聚层": "池化层",
     "最小对比": "最小对立对", "最小对（": "最小对立对", "最小对*": "最小对立对", "句序预测": "句子顺序预测",
     "补齐": "填充", "闪卡": "记忆卡片", "片段嵌入": "段嵌入", "您": "你",
-    "et al.": "等，2019", "以一行话结束": "报一行错误后退出",
+    "et al.": "等，2019", "以一行话结束": "报一行错误后退出", "检出目录": "克隆下来的仓库目录", "看清内部": "模型剖析",
+    "掩码准确率": "掩码预测准确率", "掩码预测正确": "掩码预测准确率",
 }  # fmt: skip
 
 
@@ -135,6 +141,49 @@ def test_a_chinese_page_has_one_term_for_one_thing(page):
     text = page.read_text(encoding="utf-8")
     found = {f"{term}: write {instead}" for term, instead in OTHER_TERMS.items() if term in text}
     assert not found
+
+
+# what must not be written → plain words for it
+OTHER_WORDS = {
+    r"\b(?:goes|go) on (?:there|where|with|exactly)\b": "resumes",
+    r"\b(?:run|fit|training|command) goes on\b": "resumes, or continues",
+    r"\bgo on training\b": "continue training",
+    r"\b(?:told|tells) right\b": "predicted correctly",
+    r"\bloss of two minutes\b": "the loss that an expert's loop reaches in two minutes",
+    r"\bmore than a coin\b": "it beats a coin toss",
+    r"\bdashed line means\b": "below the dashed line the model uses context",
+    r"\bpromises too much\b": "is too optimistic",
+    r"\b[Ll]ikewise\b": "the same, said again",
+    r"\b[Ss]ee there\b": "the name of the section",
+}
+
+
+def public_docstrings() -> dict[str, str]:
+    """Every docstring that the reference may show: of modules, and of what has no underscore before its name."""
+    found = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                name = getattr(node, "name", "")
+                if not name.startswith("_"):
+                    found[f"{named(path)}: {name}"] = ast.get_docstring(node) or ""
+    return found
+
+
+def test_english_has_plain_words():
+    texts = {named(page): page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *SITE["en"])}
+    for where, text in (texts | public_docstrings()).items():
+        found = [f"{term}: write {instead}" for term, instead in OTHER_WORDS.items() if re.search(term, text)]
+        assert not found, where
+
+
+def test_what_an_extra_installs_is_written_in_one_way():
+    """From the package; or, where a developer changes it, from the clone with the versions of the tests."""
+    texts = [path.read_text(encoding="utf-8") for path in [*PAGES, *SOURCES]]
+    written = {one for text in texts for one in re.findall(r"pip install [^`\n]*?\[[a-z,]+\]\S?", text)}
+    assert len(written) > 10
+    spelling = r"pip install (?:'bertsmith\[[a-z,]+\]'|-c constraints\.txt -e '\.\[[a-z,]+\]')"
+    assert not [one for one in written if not re.fullmatch(spelling, one)]
 
 
 def names_of_pages(language: str) -> list[str]:

@@ -12,8 +12,12 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
+from bertsmith.data.corpus import manifest
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import atomic_path, held, locked, make_folder, require_utf8_names, write_json, write_text
+from bertsmith.model.folder import fingerprint_weights
+from bertsmith.retrieval import stored
+from bertsmith.train import state
 
 
 def test_a_file_appears_whole_and_leaves_nothing_behind(tmp_path):
@@ -358,3 +362,25 @@ def test_a_name_that_is_not_utf8_comes_back_from_json(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8")) == {"file": name}
     with pytest.raises(InputError, match=r"caf\\udce9.*rename it"):
         require_utf8_names("a.txt", os.fsdecode(b"caf\xe9.txt"))
+
+
+CHECKSUMS = {
+    "an index": stored.checksum_of,
+    "a corpus": manifest.checksum_of,
+    "a training state": lambda path: state._checksum(path, {}),
+    "weights": lambda path: fingerprint_weights(path.parent),
+}
+
+
+@pytest.mark.parametrize("checksum", CHECKSUMS.values(), ids=CHECKSUMS.keys())
+def test_every_byte_of_a_large_file_is_in_its_checksum(checksum, tmp_path):
+    """Of 9 MB: one over the first megabytes alone would do for all the small files of the other tests."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(9 << 20))
+    found = {checksum(path)}
+    for place in (0, 5 << 20, (9 << 20) - 1):
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"1")
+        found.add(checksum(path))
+    assert len(found) == 4

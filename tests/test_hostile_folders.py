@@ -4,7 +4,9 @@ import copy
 import json
 import os
 import re
+import resource
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,8 +17,12 @@ from bertsmith.errors import BertsmithError
 from bertsmith.inference.embed import SentenceFolder, write_sentence_folder
 from bertsmith.inference.pipeline import pipeline_named, pipelines_of_folder
 from bertsmith.inference.task_file import write_task_file
+from bertsmith.interop import import_checkpoint
 from bertsmith.model import ModelConfig, families
 from bertsmith.model.architectures import ModelForMaskedLM, load_any
+from bertsmith.retrieval import load_index
+from bertsmith.retrieval.build import IndexSettings, build_index
+from bertsmith.retrieval.stored import CLAIM, CURRENT
 from bertsmith.tokenizer import load_tokenizer
 
 HUGE = 1_000_000_000
@@ -103,6 +109,16 @@ def test_a_file_too_large_is_not_read(name, folder, monkeypatch):
     assert "more than any such file should" in use(folder)
 
 
+def test_a_vocabulary_too_large_or_a_pipe_is_not_read(folder, monkeypatch):
+    monkeypatch.setattr(files, "MOST_JSON_BYTES", 10)
+    with pytest.raises(BertsmithError, match=r"vocab\.txt: it has 0 MiB, more than any such file should"):
+        load_tokenizer(folder / "vocab.txt")
+    (folder / "vocab.txt").unlink()
+    os.mkfifo(folder / "vocab.txt")
+    with pytest.raises(BertsmithError, match=r"vocab\.txt: it is no plain file"):
+        load_tokenizer(folder / "vocab.txt")
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", FILES)
 def test_a_pipe_is_not_read(name, folder):
@@ -145,9 +161,56 @@ def sound(tmp_path_factory, request):
     return folder
 
 
+@pytest.fixture(scope="module")
+def indexed(sound, tmp_path_factory):
+    texts = tmp_path_factory.mktemp("texts")
+    (texts / "a.txt").write_text("The man eats bread.\n\nThe woman reads a book.\n", encoding="utf-8")
+    out = tmp_path_factory.mktemp("indexed") / "index"
+    build_index(texts, sound, out, IndexSettings(precision="float32"))
+    return out
+
+
+@pytest.fixture
+def little_memory():
+    """Lets the process grow by 4 GiB at most: where a number is believed before it is checked, memory ends."""
+    size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + (4 << 30), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def imported(folder):
+    """Imports a folder as a foreign checkpoint; returns what was told instead."""
+    out = folder.with_name("imported")
+    shutil.rmtree(out, ignore_errors=True)
+    try:
+        import_checkpoint(folder, out)
+    except BertsmithError as error:
+        return str(error)
+    return ""
+
+
+def opened(folder):
+    """Opens an index and asks it; returns what was told instead."""
+    try:
+        load_index(folder).search("bread")
+    except BertsmithError as error:
+        return str(error)
+    return ""
+
+
+READERS = {
+    **{name: (use, "sound", name) for name in [*FILES, "task.json"]},
+    **{f"import, {name}": (imported, "sound", name) for name in ("config.json", "tokenizer_config.json")},
+    **{f"index, {name}": (opened, "indexed", name) for name in (CLAIM, CURRENT)},
+}
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [*FILES, "task.json"])
-def test_any_value_at_any_place_of_a_file_is_used_or_refused(name, sound, tmp_path):
+@pytest.mark.parametrize(("read", "whole", "name"), READERS.values(), ids=READERS.keys())
+def test_any_value_at_any_place_of_a_file_is_used_or_refused(read, whole, name, request, little_memory, tmp_path):
+    sound = request.getfixturevalue(whole)
     content = json.loads((sound / name).read_text(encoding="utf-8"))
     spots = list(places(content))
 
@@ -165,7 +228,7 @@ def test_any_value_at_any_place_of_a_file_is_used_or_refused(name, sound, tmp_pa
         shutil.copytree(sound, folder)
         (folder / name).write_text(json.dumps(changed if spot else value), encoding="utf-8")
         if name != "task.json":
-            (folder / "task.json").unlink()
-        assert "\n" not in use(folder)
+            (folder / "task.json").unlink(missing_ok=True)
+        assert "\n" not in read(folder)
 
     check()

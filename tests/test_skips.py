@@ -36,6 +36,24 @@ pytest.importorskip("no_such_package", reason="not installed")
 """
 
 
+def run_tests(folder, *more, **environment):
+    """Runs the tests of a folder in a process of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", folder]
+    return subprocess.run(
+        [*command, *more], check=False, capture_output=True, text=True, cwd=folder, env=kept | environment
+    )
+
+
+def test_what_was_expected_to_fail_and_passes_fails_the_run(tmp_path):
+    """By the settings of this project: the mark of a fault that was mended goes with it."""
+    mended = 'import pytest\n\n@pytest.mark.xfail(reason="known")\ndef test_mended():\n    pass\n'
+    (tmp_path / "test_a.py").write_text(mended, encoding="utf-8")
+    ended = run_tests(tmp_path, "-c", Path(__file__).parents[1] / "pyproject.toml", tmp_path / "test_a.py")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "[XPASS(strict)] known" in ended.stdout
+
+
 @pytest.mark.parametrize(
     ("files", "fails", "said"),
     [
@@ -57,10 +75,7 @@ def test_only_listed_skips_let_a_run_pass(tmp_path, files, fails, said):
     (tmp_path / "listed.txt").write_text("# why\ntest_a.py::test_may_be_  # on some machines\n", encoding="utf-8")
     for name, content in files.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["BERTSMITH_EXPECTED_SKIPS"] = str(tmp_path / "listed.txt")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", tmp_path]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    ended = run_tests(tmp_path, BERTSMITH_EXPECTED_SKIPS=str(tmp_path / "listed.txt"))
     assert ended.returncode == int(fails), ended.stdout + ended.stderr
     lines = [line for line in ended.stdout.splitlines() if line.startswith("SKIPPED, and not expected to be: ")]
     assert [line.removeprefix("SKIPPED, and not expected to be: ") for line in lines] == said

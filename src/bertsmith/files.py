@@ -27,8 +27,9 @@ import stat
 import time
 import types
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -42,6 +43,8 @@ HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 _HOST = f"{zlib.crc32(os.uname().nodename.encode()):08x}"
 """Tells machines apart that share a volume: each has a process of any number."""
+_HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
+"""The folders that this thread of work has locked."""
 
 
 @contextmanager
@@ -132,12 +135,21 @@ def require_other_file(out: Path, source: Path) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """Makes a folder with its parents."""
+    """Makes a folder with its parents; InputError where its name is not UTF-8."""
+    # 写权重的库只认 UTF-8 的路径：开工之前就说，而不是训练完才说
+    require_utf8_names(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(explain_failure(error, path)) from error
     return path
+
+
+def chunks_of(path: Path) -> Iterator[bytes]:
+    """Yields all bytes of a file, some megabytes at a time, for a checksum of them."""
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            yield chunk
 
 
 def claim_folder(folder: Path, claim: str, request: dict[str, Any], *, beside: str = "") -> None:
@@ -197,10 +209,18 @@ def written_by_another(claim: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
-    """Keeps a second process out of a run folder; the lock goes with the process, however it ends."""
-    deadline = time.monotonic() + patience
+    """Keeps a second process out of a run folder; the lock goes with the process, however it ends.
+
+    A part of the work that locks the folder again, such as the training of a journey, has it already.
+    """
+    place, deadline = folder.resolve(), time.monotonic() + patience
+    if place in _HELD.get():
+        yield
+        return
+    path = folder / ".lock"
+    is_new = not path.exists()
     try:
-        handle = (folder / ".lock").open("w")
+        handle = path.open("w")
     except OSError as error:
         raise RunFolderError(explain_failure(error, folder)) from error
     with handle:
@@ -217,7 +237,16 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
                 time.sleep(0.1)
             except OSError as error:
                 raise _without_locks(folder, error) from error
-        yield
+        held = _HELD.set(_HELD.get() | {place})
+        try:
+            yield
+        except RunFolderError:
+            # 文件夹原来是别人的：不在里面留下东西
+            if is_new:
+                path.unlink(missing_ok=True)
+            raise
+        finally:
+            _HELD.reset(held)
 
 
 def _without_locks(path: Path, error: OSError) -> RunFolderError:
@@ -311,12 +340,12 @@ def json_text(value: Any) -> str:
     return text + "\n"
 
 
-def parse_json(path: Path) -> Any:
-    """Reads a JSON file that somebody else may have made, within bounds of size and depth.
+def read_bounded(path: Path) -> bytes:
+    """Reads a small file that somebody else may have made.
 
     Raises:
         OSError: the file is missing or cannot be read.
-        ValueError: it is larger than any file of its kind, is nested too deeply, no UTF-8, no JSON, or no plain file.
+        ValueError: it is larger than any file of its kind, or no plain file.
     """
     # 先看大小再读：下载来的文件夹里什么都可能有，管道和设备永远读不完
     state = path.stat()
@@ -324,8 +353,17 @@ def parse_json(path: Path) -> Any:
         raise ValueError("it is no plain file")
     if state.st_size > MOST_JSON_BYTES:
         raise ValueError(f"it has {state.st_size >> 20} MiB, more than any such file should")
+    return path.read_bytes()
+
+
+def parse_json(path: Path, loads: Callable[[str], Any] = json.loads) -> Any:
+    """Reads a JSON file that somebody else may have made, or a TOML file with its `loads`, as `read_bounded` does.
+
+    Raises ValueError also where it is nested too deeply, no UTF-8, or no JSON.
+    """
+    text = read_bounded(path).decode("utf-8-sig")
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import functools
 import math
 import types
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -98,6 +100,18 @@ def named(name: str, known: Mapping[str, ThingT], what: str) -> ThingT:
     if name not in known:
         raise ConfigError(f"{what} {name!r} is unknown; use one of {', '.join(known)}")
     return known[name]
+
+
+def installed(group: str, use: Callable[[Any], Any] = lambda thing: thing) -> dict[str, Any]:
+    """Returns by name what other packages name as entry points of a group, each as `use` gives it back."""
+    found = {}
+    for entry in metadata.entry_points(group=group):
+        try:
+            found[entry.name] = use(entry.load())
+        except Exception as error:
+            # 别人的包坏了，不该连我们的也用不了
+            warnings.warn(f"{entry.value}, an entry point {group}, cannot be used ({error})", stacklevel=2)
+    return found
 
 
 def settings_of(kind: type) -> list[Setting]:

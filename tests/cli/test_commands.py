@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +81,48 @@ def test_a_vocabulary_is_learned_from_whatever_a_corpus_is_built_from(tmp_path, 
     assert "entropy" in typed(
         capsys, "corpus", *both, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "shards"
     )
+
+
+def test_a_list_of_tweets_is_a_document_a_line_and_what_repeats_is_said(tmp_path, capsys):
+    own = [f"{'so ' * (n % 7)}late again, bus {n} to the sea, who else waits? #bus" for n in range(450)]
+    path, made = tmp_path / "tweets.txt", tmp_path / "made"
+    path.write_text("\n".join([*own, *own[:50]]) + "\n", encoding="utf-8")
+    rule = "tweets.txt: a line is a document, as none of its 500 lines is blank"
+    looked = typed(capsys, "look", path).splitlines()
+    assert looked[0] == "tweets.txt: text, utf-8, 1,000 sentences in documents (a line is one); 500 documents"
+    assert {"repeated: 50 documents stand twice", rule} <= set(looked)
+    typed(capsys, "vocab", path, "--out", made, "--vocab-size", 300)
+    built = typed(capsys, "corpus", path, "--tokenizer", made, "--out", tmp_path / "shards").splitlines()
+    assert {rule, "dropped 50 duplicates"} <= set(built)
+    assert sum(int(line.split()[1]) for line in built[:2]) == 450
+    assert "documents: line; in " in built[-1]
+    one = ["corpus", path, "--tokenizer", made, "--out", tmp_path / "other", "--documents", "file"]
+    assert "has 1 different document(s)" in typed(capsys, *one, code=2)
+
+
+def test_what_a_corpus_loses_and_repeats_is_said(tmp_path, capsys):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    own = [f"On day {number} the man eats {number} loaves of bread at home." for number in range(40)]
+    for number, line in enumerate([*own, own[0]]):
+        lines = [line, "This mail is confidential.", "[MASK] the [SEP]", "面包" * 9]
+        (texts / f"{number}.txt").write_text("\n".join(lines), encoding="utf-8")
+    words = tmp_path / "words.txt"
+    words.write_text("\n\n".join(own), encoding="utf-8")
+    typed(capsys, "vocab", words, "--out", tmp_path / "made", "--vocab-size", 400)
+    corpus = ["corpus", texts, "--tokenizer", tmp_path / "made", "--heldout", 0.2]
+    built = typed(capsys, *corpus, "--out", tmp_path / "shards")
+    for told in (
+        r"^dropped 1 duplicates$",
+        r"^\d+\.\d% of the characters are in words that the vocabulary cannot spell; .* --kind bpe or unigram$",
+        r"^82 special tokens stand in the text as words: plain characters$",
+        r"^120 lines repeat one that stands in 10 documents or more: \d+\.\d% of the tokens, \d+\.\d% of the held-out"
+        r" ones; bertsmith corpus --drop-repeated-lines 10 keeps one copy of each, and none held out$",
+        r"; documents: file; in ",
+    ):
+        assert re.search(told, built, re.MULTILINE), built
+    dropped = typed(capsys, *corpus, "--drop-repeated-lines", 10, "--out", tmp_path / "others")
+    assert "dropped 117 copies of repeated lines" in dropped
 
 
 def test_the_version(capsys):

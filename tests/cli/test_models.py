@@ -2,6 +2,7 @@
 
 import csv
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ def test_every_model_is_of_a_family_that_loads_here(row):
     assert re.fullmatch(r"\d+M", row["parameters"])
     assert row["licence"] in ("MIT", "Apache-2.0")
     assert re.search(r"\d{4}", row["source"])
+    assert row["card"] == f"https://huggingface.co/{row['name']}"
+    assert date(2026, 11, 1) <= date.fromisoformat(row["read"])
+    # 只有 BERT 的 pickle 权重能导入：别的家族要有 safetensors
+    assert row["family"] == "bert" or "pickled" not in row["known for"]
 
 
 def test_words_choose_rows_and_the_command_names_the_first(run):
@@ -56,3 +61,7 @@ def test_the_page_shows_what_the_command_shows(language):
     assert [row[:6] for row in shown] == [[row[name] for name in kept] for row in ROWS]
     years = [re.findall(r"\d{4}", row[-1]) for row in shown]
     assert years == [re.findall(r"\d{4}", row["source"]) for row in ROWS]
+    cards = [re.findall(r"\((https:[^)]+)\)", row[-1]) for row in shown]
+    assert cards == [[row["card"]] for row in ROWS]
+    pickled = ["import.md" in row[-2] for row in shown]
+    assert pickled == ["pickled" in row["known for"] for row in ROWS]

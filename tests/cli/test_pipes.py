@@ -116,6 +116,32 @@ def test_generating_and_words_and_searching_from_a_pipe(run, tiny_model, tmp_pat
     assert [(row["query"], row["file"]) for row in found] == [("bread", "a.txt"), ("man", "a.txt")]
 
 
+def test_a_search_on_a_pipe_goes_on_across_an_update(tiny_model, tmp_path, monkeypatch):
+    """In a process of its own, which keeps the index that it opened: a question, an update by this one, a question."""
+    from bertsmith.retrieval import build, build_index
+
+    monkeypatch.setattr(build, "EXACT_ROWS", 1)
+    notes, index = tmp_path / "notes", tmp_path / "index"
+    notes.mkdir()
+    (notes / "a.txt").write_text("The man eats bread.")
+    (notes / "b.txt").write_text("The woman reads a book!")
+    build_index(notes, tiny_model, index)
+    assert (index / "generation-00001" / "codes.faiss").is_file()
+    command = [sys.executable, "-m", "bertsmith", "search", str(index), "-", "-k", "1", "--json"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, bufsize=1, **pipes)
+    for query in ("bread", "eats"):
+        process.stdin.write(query + "\n")
+        process.stdin.flush()
+        found = json.loads(process.stdout.readline())
+        assert (found["query"], found["text"]) == (query, "The man eats bread.")
+        (notes / "a.txt").write_text("A zebra runs.")
+        build_index(notes, tiny_model, index)
+    assert [path.name for path in index.glob("generation-*")] == ["generation-00002"]
+    process.communicate()
+    assert process.returncode == 0
+
+
 def test_what_is_wrong_with_a_pipe_is_one_line(run, tiny_model, classifier, monkeypatch):
     said = run("predict", "-", "--model", classifier, piped="the man\nthe\twoman\n", code=2)
     assert said == "bertsmith: standard input: line 2 has 2 field(s) instead of 1: 'the\\twoman'\n"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("family", sorted(set(families()) - {"bert"}))
 def test_each_family_goes_from_text_to_a_report(family, tmp_path):
-    result = bertsmith.quickstart(out=tmp_path / "run", family=family, size="1/64", minutes=0.1, seed=0).details
+    result = bertsmith.quickstart(out=tmp_path / "run", family=family, size="1/64", minutes=0.2, seed=0).details
     model = tmp_path / "run" / "model"
     assert load_any(model).config.model_type == family
     assert (tmp_path / "run" / "report.html").stat().st_size > 100_000

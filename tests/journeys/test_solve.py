@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from functools import partial
+from io import StringIO
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 import bertsmith
@@ -84,6 +86,21 @@ def test_words_alone_are_kept_where_nothing_else_is_given(tmp_path):
     assert bertsmith.solve(iter(rows_of(600, 0)), tmp_path / "out").details == found.details
     with pytest.raises(RunFolderError, match="another"):
         bertsmith.solve(rows_of(600, 1), tmp_path / "out")
+
+
+def test_what_dev_and_test_share_with_the_labels_is_counted_said_and_scored_apart(tmp_path):
+    rows, out = rows_of(300, 0), tmp_path / "out"
+    new = rows_of(20, 1)
+    said = Console(file=StringIO())
+    found = bertsmith.solve(rows, out, dev=rows, test=rows[:30] + new, console=said).details
+    assert (found.dev.seen, found.dev.unseen) == (300, {})
+    assert found.test.seen == 30
+    predictions = load_pipeline("classify", out / "model")([row["text"] for row in new])
+    right = [one.label == row["label"] for one, row in zip(predictions, new, strict=True)]
+    assert found.test.unseen["accuracy"] == sum(right) / 20
+    assert "300 of 300 examples of dev stand in the training file as well" in said.file.getvalue()
+    assert "30 of 50 examples of test stand in the training file as well" in said.file.getvalue()
+    assert "300 examples stand in the training file as well" in (out / "report.html").read_text()
 
 
 def test_pairs_of_texts_are_solved_by_what_both_share(tmp_path):
@@ -268,7 +285,7 @@ def test_answers_of_a_file_are_solved_by_words_and_an_encoder(encoder, tmp_path,
         path.write_text("".join(json.dumps(row) + "\n" for row in some))
     found = bertsmith.solve(file, tmp_path / "out", dev=held, model=encoder, minutes=5.0)
     tries = {one.name: one for one in found.details.tries}
-    assert "no commonest one" in tries["majority"].note
+    assert "no answer is the commonest" in tries["majority"].note
     assert tries["words"].score > 0.8
     assert found.details.answer == "words + fine-tuned encoder"
     assert bertsmith.evaluate(found.model_folder, held).metrics == pytest.approx(found.metrics, abs=1e-6)

@@ -1,5 +1,6 @@
 """`bertsmith topics`: groups of passages, their words, dates and page, on folders as people have them."""
 
+import base64
 import json
 import re
 import shutil
@@ -73,6 +74,18 @@ def test_a_folder_of_two_subjects_has_two_topics_with_their_words_and_years(lett
     assert found.verdict in page
     assert f"bertsmith search {tmp_path / 'out/index'}" in page
     assert page.count("<img") == 2
+
+
+def test_a_map_of_ten_thousand_passages_is_a_small_picture(monkeypatch):
+    """Points as elements of the page would be megabytes, and slow to show."""
+    points = np.random.default_rng(0).standard_normal((10_000, 2))
+    monkeypatch.setattr(module, "map_passages", lambda _: (np.arange(len(points)), points))
+    topics = [module.Topic(number, {"bread": 1.0}, 5_000, 0.5, [], {}) for number in (1, 2)]
+    placed = [("a.txt", 1 + row % 2) for row in range(len(points))]
+    picture = module._map(module.Topics(topics, 0.1, placed, 1, 0), None)
+    assert len(picture.svg) < 1_000_000
+    # 文字仍是矢量
+    assert b"<use" in base64.b64decode(picture.svg)
 
 
 def test_the_number_of_topics_is_that_with_the_most_coherent_words():

@@ -54,15 +54,16 @@ def environment(tmp_path_factory, hub) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def shell(environment):
-    """Runs a block of shell code in a folder."""
+    """Runs a block of shell code in a folder, and returns what it prints."""
 
-    def run(code: str, folder: Path) -> None:
+    def run(code: str, folder: Path) -> str:
         data = {"XDG_DATA_HOME": str(folder / "data-home")}
         command = ["bash", "-euo", "pipefail", "-c", code]
         done = subprocess.run(
             command, cwd=folder, env={**environment, **data}, capture_output=True, text=True, timeout=2400, check=False
         )
         assert done.returncode == 0, f"{code}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+        return done.stdout
 
     return run
 

@@ -4,6 +4,8 @@
 """
 
 import ast
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -16,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 ENGLISH = [ROOT / "README.md", *sorted((ROOT / "docs/en").rglob("*.md"))]
 COMMENT = re.compile(r"<!-- (skip|slow|run|server|hidden)(.*?)-->\n*", re.DOTALL)
 PART = re.compile(
-    r"<!-- hidden\n(?P<hidden>.*?)-->|^```(?P<kind>bash|python)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+    r"<!-- hidden\n(?P<hidden>.*?)-->|^```(?P<kind>bash|python)\n(?P<code>.*?)^```"
+    r"|^<!-- prints -->\n```text\n(?P<prints>.*?)^```",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -37,6 +41,7 @@ class Block:
     skipped: str = ""
     slow: str = ""
     server: str = ""
+    prints: str = ""
 
     @property
     def is_left_out(self) -> bool:
@@ -61,6 +66,10 @@ def blocks_of(text: str) -> list[Block]:
         if part["hidden"] is not None:
             found.append(Block("bash", part["hidden"]))
             continue
+        if part["prints"] is not None:
+            assert found, f"no block above prints\n{part['prints']}"
+            found[-1] = replace(found[-1], prints=part["prints"])
+            continue
         rules, told = [], {"skip": "", "slow": "", "server": ""}
         above = text[: part.start()]
         while above.endswith(("-->\n", "-->\n\n")):
@@ -79,11 +88,39 @@ def blocks_of(text: str) -> list[Block]:
     return found
 
 
+def comparable(text: str) -> str:
+    """The words of a text: numbers differ between processors, and the frames of tables with the width of numbers."""
+    return " ".join(re.sub(r"[\u2500-\u257f]", " ", re.sub(r"\d+(?:[.,]\d+)*(?:e-\d+)?", "0", text)).split())
+
+
+def is_shown(shown: str, printed: str) -> bool:
+    """Whether a page shows what was printed; `…` stands for anything."""
+    pattern = ".*".join(map(re.escape, comparable(shown).split("…")))
+    return re.fullmatch(pattern, comparable(printed)) is not None
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("good\t0.9731\ta day", "good\t0.98\ta day\n", True),
+        ("good\t0.9731\ta day", "bad\t0.9731\ta day\n", False),
+        ("│ book │ 61.2% │\n└──────┘", "│ book  │   58% │\n└───────┘\n", True),
+        ("1. book\n…", "1. book\n2. poem\n", True),
+        ("1. book\n…", "1. poem\n2. book\n", False),
+        ("1. book", "1. book\n2. poem\n", False),
+    ],
+)
+def test_an_answer_is_compared_word_for_word(shown, printed, same):
+    assert is_shown(shown, printed) is same
+
+
 def test_comments_are_understood():
     text = "<!-- skip: why -->\n```bash\na\n```\n<!-- hidden\nb\n-->\n"
     text += "<!-- slow: minutes -->\n<!-- run: s/1/2/ -->\n<!-- run: s|x|y| -->\n```python\n1x\n```\n"
-    text += "<!-- server: 8000 -->\n```bash\nc\n```\n"
-    others = [Block("python", "2y\n", slow="minutes"), Block("bash", "c\n", server="8000")]
+    text += "<!-- server: 8000 -->\n```bash\nc\n```\n```bash\nd\n```\n```text\nno answer\n```\n"
+    text += "```bash\ne\n```\n<!-- prints -->\n```text\nf\n```\n"
+    others = [Block("python", "2y\n", slow="minutes"), Block("bash", "c\n", server="8000"), Block("bash", "d\n")]
+    others.append(Block("bash", "e\n", prints="f\n"))
     assert blocks_of(text) == [Block("bash", "a\n", "why"), Block("bash", "b\n"), *others]
 
 
@@ -119,6 +156,24 @@ def test_the_chinese_page_has_the_same_python(page):
     assert python(page) == python(chinese_of(page))
 
 
+@pytest.mark.parametrize("page", ENGLISH, ids=named)
+def test_the_chinese_page_shows_the_same_answers(page):
+    def answers(one: Path) -> list[str]:
+        return [block.prints for block in blocks_of(one.read_text(encoding="utf-8")) if block.prints]
+
+    assert answers(page) == answers(chinese_of(page))
+
+
+ANSWERING = re.compile(r"^(?:bertsmith (?:predict|fill-mask|search|embed --compare)\b|curl |head )", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/en/tutorials").glob("*.md")), ids=named)
+def test_a_tutorial_shows_each_answer(page):
+    """A reader compares it with his own, and `test_the_blocks_of_a_page_run` with what is printed."""
+    for block in blocks_of(page.read_text(encoding="utf-8")):
+        assert block.prints or not ANSWERING.search(block.code), block.code
+
+
 RUNNING = [page for page in ENGLISH if re.search("^```(bash|python)$", page.read_text(encoding="utf-8"), re.MULTILINE)]
 
 
@@ -142,7 +197,11 @@ def test_the_blocks_of_a_page_run(page, sample, shell, start, tmp_path, monkeypa
         if block.server:
             for command, port in zip(code.splitlines(), block.server.split(), strict=True):
                 ports[port] = start(command.replace(f"--port {port}", ""), folder)
-        elif block.kind == "bash":
-            shell(code, folder)
+            continue
+        if block.kind == "bash":
+            printed = shell(code, folder)
         else:
-            exec(compile(code, f"{named(page)}, block {number}", "exec"), names)
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(code, f"{named(page)}, block {number}", "exec"), names)
+            printed = out.getvalue()
+        assert not block.prints or is_shown(block.prints, printed), f"{code}\nprints\n{printed}"

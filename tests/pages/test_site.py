@@ -113,15 +113,26 @@ def options_of_commands():
 @needs_mkdocs
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_option_of_every_command_is_in_the_built_reference(site, language):
-    page = html_of(site / language / "reference/commands/index.html")
-    sections = dict(re.findall(r'<h2 id="([^"]+)">(.*?)(?=<h2 id=|</article>)', page, re.DOTALL))
-    commands = dict(options_of_commands())
-    assert sections.keys() == commands.keys()
+def test_every_command_has_a_page_with_every_option(site, language):
+    overview, commands = site / language / "reference/commands/index.html", dict(options_of_commands())
     assert "--device" in commands["finetune"]
+    pages = {page.parent.name for page in overview.parent.glob("*/index.html")}
+    assert pages == {f"bertsmith-{command}" for command in commands}
     for command, options in commands.items():
-        shown = set(re.findall(r"<code>(-[^<]+)</code>", sections[command]))
-        assert shown >= {name for name in options if name.startswith("-")} - {"--help"}, command
+        page = html_of(overview.parent / f"bertsmith-{command}" / "index.html")
+        assert f'<h1 id="bertsmith-{command}">' in page
+        assert set(re.findall(r"<code>(-[^<]+)</code>", page)) >= {one for one in options if one[0] == "-"} - {"--help"}
+        assert f'<a href="bertsmith-{command}/" id="{command}">' in html_of(overview)
+
+
+@needs_mkdocs
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_link_to_a_command_leads_to_its_page(site, language):
+    """GitHub has the overview alone: `commands.md#finetune` there, the page of `finetune` here."""
+    page = html_of(site / language / "reference/tasks-and-files/index.html")
+    assert 'href="../commands/bertsmith-finetune/"' in page
+    assert "commands/#" not in page
 
 
 SEARCHED = {"en": ("pre-training", "en/"), "zh": ("预训练", "zh/")}
@@ -175,6 +186,18 @@ def test_a_reader_searches_and_switches_language_and_theme(address, browser, lan
 @needs_mkdocs
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("language", "asked"), [("en", "install"), ("zh", "安装")])
+def test_a_search_for_install_leads_to_the_page_on_installing(address, browser, language, asked):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{address}{language}/?q={asked}")
+    first = "path => document.querySelector('.md-search-result__link')?.pathname === path"
+    page.wait_for_function(first, arg=f"/{language}/how-to/install/", timeout=60_000)
+    page.close()
+
+
+@needs_mkdocs
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_page_opens_whole_in_a_browser(site, address, browser, language):
     """From link to link, as a reader goes; each page wide and narrow, with its pictures and without an error."""
@@ -215,6 +238,20 @@ def test_every_page_opens_whole_in_a_browser(site, address, browser, language):
     assert not unreached, f"no link leads to {sorted(unreached)}"
 
 
+@needs_mkdocs
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_pictures_of_what_a_newcomer_meets_are_taken_by_one_command(tmp_path):
+    if not CHROMIUM.exists():
+        pytest.skip("no /usr/bin/chromium")
+    command = [sys.executable, str(ROOT / "docs/site/screenshots.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    tabs = ("home", "lab-fill", "lab-attention", "lab-task", "lab-learn")
+    kinds = ["report", *(f"{tab}-{language}" for tab in tabs for language in ("en", "zh"))]
+    assert {path.stem for path in tmp_path.iterdir()} == {f"{kind}-{width}" for kind in kinds for width in (1280, 390)}
+
+
 def test_the_site_of_a_wheel_is_served_as_it_is(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/index.html").write_text("hello")
@@ -222,7 +259,7 @@ def test_the_site_of_a_wheel_is_served_as_it_is(tmp_path):
 
 
 def test_without_a_site_one_line_says_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match="holds no documentation; in a checkout"):
+    with pytest.raises(ConfigError, match=r"in a checkout.* pip install -c constraints\.txt -e '\.\[docs\]'"):
         find_site(tmp_path / "site", tmp_path)
 
 

@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import metadata
 
 import typer
 
@@ -18,6 +17,7 @@ from bertsmith import __version__
 from bertsmith.cli import finetune, folders, predict, search, text, training
 from bertsmith.cli.options import Command, DeviceCommand
 from bertsmith.errors import BertsmithError, show_warning
+from bertsmith.settings import installed
 
 app = typer.Typer(
     name="bertsmith",
@@ -117,12 +117,7 @@ def options(
 def all_commands() -> typer.Typer:
     """Returns the command line; each entry point `bertsmith.commands`, a function of the `typer.Typer`, adds to it."""
     # 学校的命令也这样来，和任何人的一样
-    for entry in metadata.entry_points(group="bertsmith.commands"):
-        try:
-            entry.load()(app)
-        except Exception as error:
-            # 别人的包坏了，不该连我们的命令也用不了
-            warnings.warn(f"the commands of {entry.value} cannot be added ({error})", stacklevel=2)
+    installed("bertsmith.commands", lambda add: add(app))
     return app
 
 

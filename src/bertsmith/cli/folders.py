@@ -112,11 +112,13 @@ def models(
     shown = [row for row in rows if wanted <= set(re.findall(r"[\w.-]+", " ".join(row).lower()))]
     if not shown:
         raise InputError(f"no model has all of {', '.join(sorted(wanted))}; bertsmith models shows them all")
-    columns = [*zip(*[header, *shown], strict=True)][:-1]
+    # 来源和模型卡的地址留给网页：终端放不下
+    columns = [*zip(*[header, *shown], strict=True)][: header.index("source")]
     widths = [max(map(len, column)) for column in columns]
     for row in [header, *shown]:
-        print("  ".join(map(str.ljust, row[:-1], widths)).rstrip())
-    print("\n100: a hundred languages. A name works wherever --model takes a folder; the first use downloads it:")
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
+    print("\n100: a hundred languages. Read the card of a model before you ship it: https://huggingface.co/NAME")
+    print("A name works wherever --model takes a folder; the first use downloads it:")
     for purpose, command in _USES.items():
         if name := next((row[1] for row in shown if row[0] == purpose), None):
             print(f"  {command.format(name)}")

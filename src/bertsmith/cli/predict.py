@@ -302,7 +302,9 @@ def embed(
 def _lines_of(files: Sequence[Path], encoding: str) -> Iterator[list[str]]:
     """Yields the lines of files, some at a time; standard input where `-` stands, or where there is no file."""
     from bertsmith.data.reading.lines import numbered_lines
+    from bertsmith.data.reading.text import require_plain_text
 
+    require_plain_text(files, "a line each")
     for file in files or [Path(PIPE)]:
         if file == Path(PIPE):
             yield from ([one.text for one in batch] for batch in batches([PIPE] if files else [], encoding))

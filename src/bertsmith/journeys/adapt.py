@@ -25,7 +25,7 @@ from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule, read_text
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.files import claim_folder, leaving_no_trace
+from bertsmith.files import claim_folder, leaving_no_trace, locked, make_folder
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import copy_sentence_files
 from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, own_text, shards_of, text_files
@@ -108,7 +108,7 @@ def adapt(
     """
     (chosen,) = divided(settings, AdaptationOptions, command="adapt")
     options, folder, files = built(AdaptationOptions, chosen), Path(out), text_files(text)
-    with on_device(device), leaving_no_trace(folder, *WORK):
+    with on_device(device), leaving_no_trace(folder, *WORK), locked(make_folder(folder)):
         found = _adapted(str(model), files, folder, options, console or Console(quiet=True))
     metrics = {"loss_after": found.loss_after, "loss_before": found.loss_before}
     return Result(folder, metrics, found.model_folder, write_run_report([folder]), found)

@@ -19,7 +19,7 @@ from rich.markup import escape
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError
-from bertsmith.files import claim_folder, leaving_no_trace
+from bertsmith.files import claim_folder, leaving_no_trace, locked, make_folder
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import read_sentence_folder, write_sentence_folder
 from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, own_text, shards_of, text_files
@@ -111,7 +111,7 @@ def distil(
     """
     (chosen,) = divided(settings, DistillationOptions, command="distil")
     options, folder, files = built(DistillationOptions, chosen), Path(out), text_files(text)
-    with on_device(device), leaving_no_trace(folder, *WORK):
+    with on_device(device), leaving_no_trace(folder, *WORK), locked(make_folder(folder)):
         found = _distilled(str(teacher), files, folder, options, console or Console(quiet=True))
     names = ("loss_after", "loss_before", "parameters", "teacher_parameters")
     metrics = {name: float(getattr(found, name)) for name in names}

@@ -51,12 +51,13 @@ from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
 from bertsmith.finetune.linear import in_order
 from bertsmith.finetune.look import read_likely
 from bertsmith.finetune.parts import majority, train_linear
+from bertsmith.finetune.reading import tell_files
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.splits import fold_numbers, held_out, together
 from bertsmith.finetune.tasks import all_tasks, save_task, task_named
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
-from bertsmith.finetune.tasks.task import AdditiveTask
+from bertsmith.finetune.tasks.task import AdditiveTask, fingerprints, leaks
 from bertsmith.finetune.words import CHANCE, mix_of, train_states
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
@@ -199,7 +200,8 @@ def solve(
     sources = {name: list(one) if isinstance(one, Iterator) else one for name, one in named.items() if one is not None}
     with on_device(device), leaving_no_trace(folder, "tries.json", "parts/*"):
         asked = built(ReadingOptions, reading)
-        task, parts, split, folds = _read(sources, asked, options, given)
+        console = console or Console(quiet=True)
+        task, parts, split, folds = _read(sources, asked, options, given, console)
         if unlabelled is not None:
             if task.name not in SUGGESTED:
                 raise ConfigError(f"--unlabelled: a prediction of {task.name} has no probability; leave it out")
@@ -209,7 +211,7 @@ def solve(
         # 只记名字和大小，不打开：文本改过之后，同一条命令不能当作续训；输出的文件夹可以就在文本旁边
         found = find_text_files(files, text_endings()) if files else []
         own = [file for file in found if folder.resolve() not in file.resolve().parents]
-        job = _Job(task, parts, folds, folder, options, files, models, console or Console(quiet=True))
+        job = _Job(task, parts, folds, folder, options, files, models, console)
         request = {
             "task": {"task": task.name, **task.describe()},
             "minutes": options.minutes,
@@ -236,6 +238,7 @@ def _read(
     reading: ReadingOptions,
     options: SolveOptions,
     given: Mapping[str, Any],
+    console: Console,
 ) -> tuple[AdditiveTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], list[int]]:
     """Reads the files; says which rows of the training file are held out where there is no dev file, and the folds."""
     if "dev" in sources and (reading.group_column is not None or reading.time_column is not None):
@@ -253,6 +256,7 @@ def _read(
     parts = {"train": read or reader.read(train, reading, task=name, name="train")}
     held = {part: source for part, source in sources.items() if part not in parts}
     parts |= {part: reader.read(source, reading, task=name, name=part) for part, source in held.items()}
+    tell_files(name, sources, parts, reading, console=console)
     task = cast("AdditiveTask[Any, Any]", task_named(name).of(parts["train"], **given))
     if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
         raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
@@ -334,6 +338,10 @@ class _Job:
         done = self.folder / "result.json"
         if done.exists():
             return read_json(done, Solved, RunFolderError, "remove it or choose another --out")
+        # 分折时，留出的行本来就是训练文件的行
+        held = {} if self.folds else {"dev": self.dev}
+        for line in leaks(self.train, {**held, "test": self.test or ()}):
+            self.console.print(f"warning: {line}", highlight=False, markup=False, soft_wrap=True)
         self._do("majority", self._majority)
         self._do("words", self._words)
         for called, model in self.models.items():
@@ -686,11 +694,11 @@ class _Job:
             task = task.calibrated(self.dev, predictions)
             save_task(task, made, max_length)
             size = sum(file.stat().st_size for file in made.iterdir() if file.is_file())
-        found = task.scored(self.dev, predictions)
-        test = None
+        test, learned = None, fingerprints(self.train)
+        found = task.scored(self.dev, predictions, () if self.folds else learned)
         if self.test is not None:
             pipeline = load_pipeline(self.task.name, target)
-            test = task.scored(self.test, task.predicted(pipeline, self.test))
+            test = task.scored(self.test, task.predicted(pipeline, self.test), learned)
         metric = self.task.metric
         shares = f"encoder {mix[0]:.3g}, words {mix[1]:.3g}" if all(mix[:2]) else "one part is enough"
         took = time.monotonic() - begun

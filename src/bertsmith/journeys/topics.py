@@ -393,7 +393,7 @@ def _map(found: Topics, opened: SearchIndex) -> Picture:
     figure = Figure(figsize=(8, 6))
     axes = figure.add_axes((0.03, 0.03, 0.94, 0.94))
     axes.axis("off")
-    axes.scatter(points[:, 0], points[:, 1], c=groups, cmap="tab20", s=9, alpha=0.7)
+    axes.scatter(points[:, 0], points[:, 1], c=groups, cmap="tab20", s=9, alpha=0.7, rasterized=True)
     for number, label in enumerate(labels, 1):
         if (groups == number).any():
             x, y = np.median(points[groups == number], axis=0)
