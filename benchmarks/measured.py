@@ -31,8 +31,11 @@ PACKAGES = ("torch", "transformers", "tokenizers", "sentence-transformers", "onn
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor": time.process_time}
 """`processor` counts the seconds of all threads of the process: who waits for a core is not slower. For one thread."""
-NOT_TIMED = {"measured.py", "tables.py", "real_data.py"}
+NOT_TIMED = {"measured.py", "tables.py", "chinese.py", "real_data.py"}
 """Files here that may change without making a measurement old."""
+
+QUALITIES = ("accuracy", "cosine", "found", "mrr", "of ten", "score", "share")
+"""Words in the names of figures that are 0 only where nothing worked, however little was learned."""
 
 Row = dict[str, Any]
 
@@ -139,10 +142,14 @@ def commit() -> str:
 
 
 def _require_figures(found: Row, name: str) -> None:
-    """Ends where there is no figure, or one that no measurement can give: not finite, or of a round and not above 0."""
+    """Ends where there is no figure, or an impossible one: not finite; of a round, or of `QUALITIES`, not above 0."""
     figures = list(_figures_of(found))
-    wrong = [f"{place} {figure}" for place, figure in figures if not math.isfinite(figure)]
-    wrong += [f"{place} {figure}" for place, figure in figures if place.startswith("rounds") and figure <= 0]
+    wrong = [
+        f"{place} {figure}"
+        for place, figure in figures
+        if not math.isfinite(figure)
+        or (figure <= 0 and (place.startswith("rounds") or any(word in place for word in QUALITIES)))
+    ]
     if not figures or wrong:
         raise SystemExit(f"{name}: {'; '.join(wrong) or 'no figure'}: nothing was written")
 

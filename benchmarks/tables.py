@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from chinese import chinese
 from measured import HERE, RESULTS, Row, read_rows
 from side_by_side import EXPERT, OURS, PEOPLE
 
@@ -71,95 +72,6 @@ ROOMS = {
     "word_vectors": f"{CORE} ../bertsmith_school/neighbours",
 }
 """File of results → the folders and files of `src/bertsmith` that its lines measure."""
-CHINESE = {
-    "what": "项目",
-    "ours": "本项目",
-    "as people write it": "常规写法",
-    "as an expert writes it": "专家写法",
-    "command": "命令",
-    "other figures": "其他数字",
-    NOTHING: "尚未测量",
-    "measured before lines named their commit": "测量时还没有记录提交",
-    "as first written": "原来的写法",
-    "older than the code": "早于现在的代码",
-    "audit": "复核",
-    "processor time": "处理器时间",
-    "found ours": "找到所问的",
-    "of ten ours": "真正前十中的",
-    "MiB ours": "本项目 MiB",
-    "MiB people": "常规 MiB",
-    "MiB expert": "专家 MiB",
-    "name": "项目",
-    "family": "家族",
-    "size": "尺寸",
-    "minutes": "分钟",
-    "precision": "精度",
-    "steps": "步数",
-    "tokens": "词元数",
-    "asked tokens": "要求的词元数",
-    "side": "哪一方",
-    "weight": "向量的权重",
-    "likeness": "STS-B：掩码模型",
-    "likeness before": "STS-B：无标注阶段之后",
-    "likeness after": "STS-B：再学 STS-B",
-    "seconds": "秒",
-    "dev": "开发集",
-    "pretraining seconds": "预训练的秒数",
-    "model loss": "模型，读者读的那些",
-    "reader loss": "读者",
-    "reader entropy": "读者的平均熵",
-    "nsp accuracy": "下一句",
-    "reader nsp": "下一句：读者",
-    "sentiment pretrained": "情感",
-    "sentiment random": "情感：随机初值",
-    "task": "任务",
-    "contender": "谁",
-    "score": "得分",
-    "seed": "种子",
-    "fold": "第几折",
-    "before": "训练前",
-    "after": "训练后",
-    "accuracy": "准确率",
-    "macro f1": "宏 F1",
-    "words mrr": "按词 MRR",
-    "vectors before mrr": "向量，训练前 MRR",
-    "vectors after mrr": "向量，训练后 MRR",
-    "sum after mrr": "两者 MRR",
-    "words recall at 1": "按词 recall@1",
-    "vectors after recall at 1": "向量，训练后 recall@1",
-    "sum after recall at 1": "两者 recall@1",
-    "unigram entropy": "一元熵",
-    "mlm loss": "掩码损失（nat）",
-    "mlm accuracy": "掩码准确率",
-    "utilisation": "占矩阵乘峰值",
-    "with Muon": "改用 Muon 的时间",
-    "score ours": "得分：本项目",
-    "score people": "得分：常规",
-    "score expert": "得分：专家",
-    "cosine ours": "余弦：本项目",
-    "loss": "目标损失",
-    "loss ours": "本项目的损失",
-    "Muon, --compile": "Muon，--compile",
-    "Muon, without --compile": "Muon，不加 --compile",
-    "AdamW, without --compile": "AdamW，不加 --compile",
-    "threads": "线程",
-    "batch size": "批量大小",
-    "compile": "编译",
-    "commit": "提交",
-    "epochs": "遍数",
-    "seeds": "种子数",
-    "passages": "段落",
-    "coherence": "一致性（NPMI）",
-    "diversity": "只在一个主题里的词",
-    "topics": "主题数",
-    "in no topic": "不属于任何主题",
-    "overlap": "与 gensim 相同",
-    "overlap of gensim with itself": "gensim 之间相同",
-    "plurals": "找对的复数",
-    "plurals gensim": "找对的复数：gensim",
-    "words per second": "每秒词数",
-    "words per second gensim": "每秒词数：gensim",
-}
 
 
 @dataclass(frozen=True)
@@ -179,13 +91,13 @@ class Comparisons:
         # 没有对手的行是别的行的一部分，如全参数微调的内存
         rows = [row for row in latest(self.results) if "rounds" in row and row["name"].startswith(self.prefixes)]
         if not rows:
-            return [say(NOTHING) + "."]
+            return [say(NOTHING) + say(".")]
         heads = ["what", *self.columns, *self.shown]
         cells = [
             [
-                row["name"],
-                spread(row["rounds"][OURS], row["unit"]),
-                against(row, PEOPLE),
+                say(row["name"]),
+                spread(row["rounds"][OURS], row["unit"], say),
+                against(row, PEOPLE, say),
                 against_expert(row, say),
                 *(self._figure(row, key) for key in self.shown),
             ]
@@ -223,12 +135,12 @@ class Figures:
         for row in latest(self.results, (*self.titles, *apart), self.where):
             groups.setdefault(tuple(row[key] for key in self.titles), []).append(row)
         if not groups:
-            return [say(NOTHING) + "."]
+            return [say(NOTHING) + say(".")]
         # 不同提交的代码不求平均：只留最后一次提交的
         rows = [[row for row in same if _origin(row) == _origin(same[-1])] for same in groups.values()]
         heads = [*self.titles, *([f"{self.over}s"] if self.over else []), *self.shown]
         cells = [
-            [str(same[0][key]) for key in self.titles]
+            [say(str(same[0][key])) for key in self.titles]
             + ([str(len(same))] if self.over else [])
             + [_mean([row[key] for row in same if key in row], form) for key, form in self.shown.items()]
             for same in rows
@@ -251,7 +163,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Ratios:
-    """The table of the README: ratios alone, and of what was measured alone.
+    """The table of the README: ratios alone, and of what was measured alone; machines and commits stand elsewhere.
 
     Where the audit found the experts of a row held back, what it did not measure again is left out.
     """
@@ -261,13 +173,11 @@ class Ratios:
     def render(self, say: Callable[[str], str]) -> list[str]:
         """Returns the lines of the table."""
         cells: list[Any] = []
-        used: list[Any] = []
         for row in self.rows:
             found = {row_["name"]: row_ for row_ in latest(row.results)}
             lines = {short: found[name] for short, name in row.names.items() if name in found}
             if not lines:
                 continue
-            used += lines.values()
             title = row.chinese if say("what") != "what" else row.english
             found_by = {short: audit for short, line in lines.items() if (audit := audit_of(line))}
             expert = [f"**{audit['ratio']}x**{AUDITED} {short}" for short, audit in found_by.items()]
@@ -275,7 +185,7 @@ class Ratios:
             people = [f"{value:.2f}x {short}" for short, line in lines.items() if (value := ratio(line, PEOPLE))]
             cells.append([title, " · ".join(expert), " · ".join(people) or "–", f"`{row.command}`"])
         heads = ["what", "as an expert writes it", "as people write it", "command"]
-        return [*grid([say(head) for head in heads], cells), "", *sources(used, say)]
+        return grid([say(head) for head in heads], cells)
 
 
 ORIGIN = ("commit", "processor")
@@ -353,14 +263,14 @@ def is_rate(unit: str) -> bool:
     return unit.endswith("/s") or unit == "words/piece"
 
 
-def against(row: Row, kind: str) -> str:
+def against(row: Row, kind: str, say: Callable[[str], str] = str) -> str:
     """Returns the cell of a kind of peer: the ratio, and the peer's own figure."""
     peer = best_of(row, kind)
     if peer is None:
         return ""
     which = peer.partition(": ")[2]
-    shown = f"{ratio(row, kind):.2f}x ({spread(row['rounds'][peer], row['unit'])})"
-    return f"{shown}, {which}" if which else shown
+    shown = f"{ratio(row, kind):.2f}x ({spread(row['rounds'][peer], row['unit'], say)})"
+    return shown + say(", ") + say(which) if which else shown
 
 
 @cache
@@ -376,8 +286,8 @@ def audit_of(row: Row) -> Row | None:
 
 def against_expert(row: Row, say: Callable[[str], str]) -> str:
     """Returns the cell of the expert: the audit's ratio where there is one, then that of the expert first written."""
-    audit, first = audit_of(row), against(row, EXPERT)
-    return f"{audit['ratio']}x{AUDITED}; {say('as first written')}: {first}" if audit else first
+    audit, first = audit_of(row), against(row, EXPERT, say)
+    return f"{audit['ratio']}x{AUDITED}{say('; ')}{say('as first written')}{say(': ')}{first}" if audit else first
 
 
 def audits_of(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
@@ -388,10 +298,10 @@ def audits_of(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
     key = "expert_zh" if say("what") != "what" else "expert"
     experts = dict.fromkeys(f"{audit[key]}" for audit in found)
     where = dict.fromkeys(
-        f"{audit['processor']}, {audit['threads']} {say('threads')}, {say('processor time')}, {audit['date']}"
-        for audit in found
+        say(f"{audit['processor']}, {audit['threads']} threads, processor time, {audit['date']}") for audit in found
     )
-    return ["", f"{AUDITED} {say('audit')}, {'; '.join(where)}: {'; '.join(experts)}."]
+    what = say("audit") + say(", ") + say("; ").join(where) + say(": ") + say("; ").join(experts) + say(".")
+    return ["", f"{AUDITED} {what}"]
 
 
 @cache
@@ -430,10 +340,10 @@ def unmarked(text: str) -> str:
     return re.sub(rf" \({OLDER} [^)]*\)|{OLDER}", "", text)
 
 
-def spread(values: Sequence[float], unit: str) -> str:
+def spread(values: Sequence[float], unit: str, say: Callable[[str], str] = str) -> str:
     """Returns the median with the lowest and the highest, in a unit that reads well."""
     middle = statistics.median(values)
-    scale, shown = (1000.0, "ms") if unit == "s" and middle < 2 else (1.0, unit)
+    scale, shown = (1000.0, "ms") if unit == "s" and middle < 2 else (1.0, say(unit))
     digits = 0 if scale * middle >= 100 else 1 if scale * middle >= 10 else 2
     low, high = (f"{scale * value:,.{digits}f}" for value in (min(values), max(values)))
     return f"{scale * middle:,.{digits}f} {shown}" + (f" ({low}–{high})" if len(values) > 1 else "")
@@ -448,7 +358,7 @@ def sources(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
     """Returns the line below a table: machines and versions, each with its threads, commits and days."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(machine_of(row, say), []).append(row)
+        found.setdefault(machine_of(row), []).append(row)
     told = []
     for machine, same in found.items():
         parts = [machine]
@@ -456,12 +366,12 @@ def sources(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
             # 脚本刚测完就打印的行没有 results：它们不会早于代码
             older = [row for row in same if "results" in row and is_older(row["results"], row["commit"])]
             commits = [{"commit": row["commit"] + OLDER * (row in older)} for row in same]
-            parts += [f"{_each(same, 'threads')} {say('threads')}", f"{say('commit')} {_each(commits, 'commit')}"]
+            parts += [f"{_each(same, 'threads')} threads", f"commit {_each(commits, 'commit')}"]
             parts += [_each(same, "date")]
-        told.append(", ".join(parts))
-    text = "; ".join(told)
+        told.append(say(", ".join(parts)))
+    text = say("; ").join(told)
     note = f" ({OLDER} {say('older than the code')})" if OLDER in text else ""
-    return [text + note + "."] if told else []
+    return [text + note + say(".")] if told else []
 
 
 def _each(rows: Sequence[Row], key: str) -> str:
@@ -469,14 +379,14 @@ def _each(rows: Sequence[Row], key: str) -> str:
     return " / ".join(dict.fromkeys(str(row[key]) for row in rows))
 
 
-def machine_of(row: Row, say: Callable[[str], str]) -> str:
+def machine_of(row: Row) -> str:
     """Returns where a line was measured, with which packages, by which clock."""
     if "commit" not in row:
-        return say("measured before lines named their commit")
+        return "measured before lines named their commit"
     wide = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in row["features"]][:1]
     device = row.get("device") or f"{row['processor']} ({', '.join(wide)})"
     packages = [f"{name} {row['versions'][name]}" for name in ("torch", "transformers") if name in row["versions"]]
-    return ", ".join([device, *packages, *([say("processor time")] if row.get("clock") == "processor" else [])])
+    return ", ".join([device, *packages, *(["processor time"] if row.get("clock") == "processor" else [])])
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -491,9 +401,8 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def said_in(page: Path) -> Callable[[str], str]:
-    """Returns what translates a heading for a page."""
-    is_chinese = "zh" in page.parts or "zh-CN" in page.name
-    return (lambda text: CHINESE.get(text, text)) if is_chinese else str
+    """Returns what translates a heading or a name for a page."""
+    return chinese if "zh" in page.parts or "zh-CN" in page.name else str
 
 
 def updated(page: Path) -> str:
@@ -516,123 +425,37 @@ def pages() -> list[Path]:
     return [page for page in found if MARKED.search(page.read_text(encoding="utf-8"))]
 
 
-def _precisions(prefix: str, *more: str) -> dict[str, str]:
-    """Returns the lines of a name in bf16 and float32, and in other precisions."""
-    return {precision: f"{prefix}{precision}" for precision in ("bf16", "float32", *more)}
-
-
 README_ROWS = (
     Ratio(
         "time to reach the loss that an expert's loop reaches in two minutes (6.02 nats, mini);"
         " `transformers`' ModernBERT",
         "达到专家写法训练两分钟的损失所需时间（6.02 nat，mini）；对 `transformers` 的 ModernBERT",
         "time_to_loss",
-        {precision: f"mini, {precision}, 2 minutes of the expert" for precision in ("bf16", "float32")},
+        {"bf16": "mini, bf16, 2 minutes of the expert"},
         "python benchmarks/time_to_loss.py --minutes 2",
-    ),
-    Ratio(
-        "a pre-training step of BERT mini; `transformers`",
-        "BERT mini 的一步预训练；对 `transformers`",
-        "pretrain_step",
-        _precisions("bert-mini "),
-        "python benchmarks/pretrain_step.py",
-    ),
-    Ratio(
-        "the same, BERT base",
-        "同上，BERT base",
-        "pretrain_step",
-        _precisions("bert-base "),
-        "python benchmarks/pretrain_step.py",
-    ),
-    Ratio(
-        "the same, ModernBERT mini",
-        "同上，ModernBERT mini",
-        "pretrain_step",
-        _precisions("modernbert-mini "),
-        "python benchmarks/pretrain_step.py",
-    ),
-    Ratio(
-        "a step on an H200 with torch 2.11, AdamW, `--compile`; `transformers`, the expert's compiled where that is "
-        "faster; no peer with flash-attn, max-autotune or CUDA graphs",
-        "H200、torch 2.11 上的一步，AdamW，`--compile`；对 `transformers`，专家编译更快时取编译版；对手没有试 "
-        "flash-attn、max-autotune、CUDA graphs",
-        "gpu",
-        {
-            "BERT base": "step of bert-base at 128, bf16, compiled",
-            "ModernBERT base": "step of modernbert-base at 128, bf16, compiled",
-            "BERT large": "step of bert-large at 128, bf16, compiled",
-            "ModernBERT large": "step of modernbert-large at 128, bf16, compiled",
-        },
-        "python benchmarks/gpu.py",
-    ),
-    Ratio(
-        "the same, base, 512 tokens",
-        "同上，base，512 个词元",
-        "gpu",
-        {
-            "BERT": "step of bert-base at 512, bf16, compiled",
-            "ModernBERT": "step of modernbert-base at 512, bf16, compiled",
-        },
-        "python benchmarks/gpu.py",
-    ),
-    Ratio(
-        "states of short sentences, 6 layers; `transformers`",
-        "短句的状态，6 层；对 `transformers`",
-        "model_forward",
-        _precisions("forward, MiniLM 6/384, "),
-        "python benchmarks/model_forward.py",
     ),
     Ratio(
         "fine-tuning on SST-2, one seed; `Trainer`",
         "SST-2 微调，一个种子；对 `Trainer`",
         "finetune",
-        _precisions("sst2, "),
+        {"bf16": "sst2, bf16"},
         "python benchmarks/finetune.py --seeds 1",
     ),
     Ratio(
-        "training sentence vectors, batches of 64; `sentence-transformers`",
-        "训练句向量，每批 64 对；对 `sentence-transformers`",
-        "train_embed",
-        _precisions("919 pairs, batch 64, "),
-        "python benchmarks/train_embed.py --epochs 1",
-    ),
-    Ratio(
-        "sentences to vectors with `--engine auto`; ONNX Runtime or OpenVINO (int8: cosine 0.992, ours 0.999),"
+        "sentences to vectors, `--engine auto`; ONNX Runtime or OpenVINO (int8: cosine 0.992, ours 0.999),"
         " `sentence-transformers`",
         "句子变成向量，`--engine auto`；对 ONNX Runtime 或 OpenVINO（int8：余弦 0.992，本项目 0.999），"
         "`sentence-transformers`",
         "embed",
-        {
-            "bf16": "bulk, bf16, engine auto",
-            "float32": "bulk, float32, engine auto",
-            "int8": "bulk, int8, engine auto",
-        },
+        {precision: f"bulk, {precision}, engine auto" for precision in ("bf16", "float32", "int8")},
         "python benchmarks/embed.py",
     ),
     Ratio(
-        "one request of 8 words, the same engine and peers",
-        "一次 8 个词的请求，引擎与对手同上",
-        "latency",
-        {
-            "bf16": "one request of 8 words, bf16, auto",
-            "float32": "one request of 8 words, float32, auto",
-            "int8": "one request of 8 words, int8, torch",
-        },
-        "python benchmarks/latency.py",
-    ),
-    Ratio(
-        "32 connections; OpenVINO behind a queue, FastAPI + `sentence-transformers`",
-        "32 个连接；对排队攒批的 OpenVINO，FastAPI + `sentence-transformers`",
+        "a server under 32 connections; OpenVINO behind a queue, FastAPI + `sentence-transformers`",
+        "32 个连接下的服务器；对排队攒批的 OpenVINO，FastAPI + `sentence-transformers`",
         "serve",
-        _precisions("32 connections, "),
+        {precision: f"32 connections, {precision}" for precision in ("bf16", "float32")},
         "python benchmarks/serve.py",
-    ),
-    Ratio(
-        "tokenizing 10 MB of English on one core; `tokie`, `tokenizers`",
-        "10 MB 英文分词，一个核；对 `tokie`、`tokenizers`",
-        "tokenizer",
-        {"empty cache": "English to arrays, empty cache", "warm cache": "English to arrays, warm cache"},
-        "python benchmarks/tokenizer.py",
     ),
 )
 
@@ -764,7 +587,9 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         },
         over="seed",
     ),
-    "own_text": Figures("own_text", ("name",), {"seconds": "{:,.0f}", **LEARNED}, over="seed"),
+    "own_text": Figures(
+        "own_text", ("name",), {"asked_seconds": "{:,.0f}", "seconds": "{:,.0f}", **LEARNED}, over="seed"
+    ),
     "scaling": Figures(
         "scaling",
         ("family", "size", "asked_tokens"),

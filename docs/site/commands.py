@@ -1,36 +1,75 @@
-"""The reference of the command line, made from the commands themselves each time the site is built."""
+"""The reference of the command line, an overview and a page for each command, made from the commands themselves."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any, Literal, get_args, get_origin
+from functools import cache
+from itertools import groupby
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
 from typer.main import get_command
 
 WORDS = {
-    "en": {"option": "option", "means": "what it does", "default": "default", "required": "required", "none": ""},
-    "zh": {"option": "选项", "means": "作用", "default": "默认值", "required": "必填", "none": ""},
+    "en": {
+        "command": "command",
+        "option": "option",
+        "means": "what it does",
+        "default": "default",
+        "required": "required",
+        "all": "All commands",
+    },
+    "zh": {
+        "command": "命令",
+        "option": "选项",
+        "means": "作用",
+        "default": "默认值",
+        "required": "必填",
+        "all": "全部命令",
+    },
 }
 
 
-def commands() -> Iterator[tuple[str, Any]]:
-    """Yields every command and its name, groups of commands by their members."""
+class NamedCommand(NamedTuple):
+    """A command with its words, such as `export onnx`, and the panel of the help that it stands in."""
+
+    panel: str
+    name: str
+    command: Any
+
+    @property
+    def anchor(self) -> str:
+        """Its name in links."""
+        return self.name.replace(" ", "-")
+
+
+def page_of(anchor: str) -> str:
+    """Returns the page of a command, beside the overview."""
+    # 有条命令叫 index：不加前缀，它的页会占掉总目录的地址
+    return f"commands/bertsmith-{anchor}.md"
+
+
+@cache
+def commands() -> list[NamedCommand]:
+    """Returns every command, panel by panel as `bertsmith --help` has them, groups of commands by their members."""
     from bertsmith.cli import all_commands
 
-    def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-        for word, one in getattr(command, "commands", {}).items():
+    def walk(group: Any, before: str, panel: str) -> Iterator[NamedCommand]:
+        for word, one in group.commands.items():
             if getattr(one, "hidden", False):
                 continue
+            shown = panel or str(one.rich_help_panel)
             if hasattr(one, "commands"):
-                yield from walk(one, f"{name}{word} ")
+                yield from walk(one, f"{before}{word} ", shown)
             else:
-                yield f"{name}{word}", one
+                yield NamedCommand(shown, f"{before}{word}", one)
 
-    yield from walk(get_command(all_commands()), "")
+    found = list(walk(get_command(all_commands()), "", ""))
+    panels = list(dict.fromkeys(one.panel for one in found))
+    return sorted(found, key=lambda one: panels.index(one.panel))
 
 
 def _cell(text: str) -> str:
@@ -85,17 +124,16 @@ def _row(parameter: Any, words: dict[str, str]) -> str:
     return f"| {label} | {_cell(text)} | {default} |"
 
 
-def command_page(name: str, command: Any, language: str) -> str:
-    """Returns the section of a command: what it does, how it is called, its options by panel."""
-    words = WORDS[language]
+def command_page(one: NamedCommand, language: str) -> str:
+    """Returns the page of a command: what it does, how it is called, its options by panel."""
+    words, name, command = WORDS[language], one.name, one.command
     # 有的选项（如 --device）到问起时才有：params 里还看不到
     found = command.get_params(typer.Context(command))
     parameters = [one for one in found if not getattr(one, "hidden", False) and one.name != "help"]
     arguments = [one for one in parameters if not one.opts[0].startswith("-")]
     usage = " ".join(one.name.upper() + ("..." if one.nargs == -1 else "") for one in arguments)
-    anchor = name.replace(" ", "-")
     text = inspect.cleandoc(command.help or "")
-    lines = [f"## bertsmith {name} {{ #{anchor} }}", "", text, "", "```text"]
+    lines = [f"# bertsmith {name}", "", text, "", "```text"]
     lines += [" ".join(f"bertsmith {name} {usage} [OPTIONS]".split()), "```", ""]
     panels: dict[str, list[str]] = {}
     for one in parameters:
@@ -104,9 +142,29 @@ def command_page(name: str, command: Any, language: str) -> str:
         if panel:
             lines += [f"**{panel}**", ""]
         lines += [f"| {words['option']} | {words['means']} | {words['default']} |", "|---|---|---|", *rows, ""]
+    return "\n".join([*lines, f"[{words['all']}](../commands.md)", ""])
+
+
+def command_list(language: str, titles: Mapping[str, str]) -> str:
+    """Returns the overview: a table for each panel, with a link and the first sentence for each command.
+
+    Args:
+        titles: panel → its name in the language, where it has another.
+    """
+    words, lines = WORDS[language], []
+    for panel, members in groupby(commands(), key=lambda one: one.panel):
+        lines += [f"## {titles.get(panel, panel)} {{ #commands-{panel.lower()} }}", ""]
+        lines += [f"| {words['command']} | {words['means']} |", "|---|---|"]
+        for one in members:
+            first = inspect.cleandoc(one.command.help or "").partition("\n\n")[0]
+            # 锚点仍叫命令的名字：站外旧的链接照样有效
+            link = f"[`bertsmith {one.name}`]({page_of(one.anchor)}){{ #{one.anchor} }}"
+            lines.append(f"| {link} | {_cell(first)} |")
+        lines.append("")
     return "\n".join(lines)
 
 
-def command_pages(language: str) -> str:
-    """Returns the sections of all commands."""
-    return "\n".join(command_page(name, command, language) for name, command in commands())
+def command_navigation() -> list[dict[str, list[dict[str, str]]]]:
+    """Returns the pages of the commands as the navigation of MkDocs has them, by panel."""
+    panels = groupby(commands(), key=lambda one: one.panel)
+    return [{panel: [{one.name: f"reference/{page_of(one.anchor)}"} for one in members]} for panel, members in panels]

@@ -3,8 +3,10 @@
 - A page may link to any file of the project as GitHub reads it (`../../../src/bertsmith/model/block.py`). The site has
   a page for every source file and a copy of every picture and report that is linked, so it needs no repository. A
   linked Markdown file, such as the notes of measurements, becomes a page as it reads, with its own links.
-- `<!-- commands -->` is replaced by every command with its options, `<!-- names -->` by the public names, and
-  `<!-- changelog -->` by the changelog: none can be out of date.
+- Pictures that are made from measurements are drawn when the site is built (`pictures.py`).
+- Every command has a page, `reference/commands/bertsmith-NAME.md`; `<!-- commands -->` is replaced by the list of them,
+  `<!-- names -->` by the public names, and `<!-- changelog -->` by the changelog: none can be out of date. GitHub has
+  the overview `reference/commands.md` alone, so pages link to `commands.md#NAME`, which leads to the page of NAME.
 - Each language is a site of its own, with its own index to search; `extra.sections` translates the navigation.
 """
 
@@ -27,13 +29,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(ROOT / "src"))
 
-from commands import command_pages  # noqa: E402
+from commands import command_list, command_navigation, command_page, commands, page_of  # noqa: E402
 from names import names_table  # noqa: E402
+from pictures import redrawn  # noqa: E402
 
 COPIED = {".png", ".svg", ".gif", ".html", ".json"}
 LANGUAGE_OF = {".py": "python", ".toml": "toml", ".md": "markdown", ".json": "json", ".css": "css", ".sh": "bash"}
 _CODE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=indent)(?P=fence) *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+COMMANDS = "reference/commands.md"
+"""The overview of the commands."""
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
@@ -73,9 +80,19 @@ def source_page(target: Path) -> str:
     return f"---\nsearch:\n  exclude: true\nhide: [toc]\n---\n# {name}\n\n{fence}{kind}\n{text}\n{fence}\n"
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts the pages of the commands into the navigation, below their overview."""
+    (reference,) = (item["Reference"] for item in config.nav or () if "Reference" in item)
+    reference.insert(reference.index(COMMANDS) + 1, {"Each command": command_navigation()})
+    return config
+
+
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds the pictures of the theme, and every file outside the pages that a page links to."""
+    """Adds the pictures of the theme, a page for each command, and all files outside the pages that a page links to."""
     pages = Path(config.docs_dir)
+    for one in commands():
+        path = f"reference/{page_of(one.anchor)}"
+        files.append(File.generated(config, path, content=command_page(one, pages.name)))
     for picture in (ROOT / "docs/site/assets").iterdir():
         files.append(File.generated(config, f"assets/{picture.name}", abs_src_path=str(picture)))
     found: set[Path] = set()
@@ -93,7 +110,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for target in sorted(found):
         place = place_in_site(target, pages) or ""
         if target.suffix in COPIED:
-            files.append(File.generated(config, place, abs_src_path=str(target)))
+            # 图按现在的数据行重画：网站上的图不会比表旧
+            picture = redrawn(target) if target.is_relative_to(ROOT / "docs") else None
+            made = {"abs_src_path": str(target)} if picture is None else {"content": picture}
+            files.append(File.generated(config, place, **made))
         elif not target.is_relative_to(ROOT / "docs" / other_language(pages)):
             hidden = InclusionLevel.NOT_IN_NAV
             files.append(File.generated(config, place, content=source_page(target), inclusion=hidden))
@@ -138,7 +158,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: An
     else:
         return markdown
     if "<!-- commands -->" in markdown:
-        markdown = markdown.replace("<!-- commands -->", command_pages(pages.name))
+        markdown = markdown.replace("<!-- commands -->", command_list(pages.name, config.extra["sections"]))
     if "<!-- names -->" in markdown:
         markdown = markdown.replace("<!-- names -->", names_table(pages.name))
     if page.file.src_uri.startswith("reference/api/"):
@@ -167,8 +187,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: An
             return f"{link['before']}{path}{anchor})"
         if not target.is_relative_to(pages):
             return link["before"].lstrip("!")[1:-2]
+        anchor = link["anchor"] or ""
+        if anchor and target == pages / COMMANDS:
+            target, anchor = target.parent / page_of(anchor[1:]), ""
         path = os.path.relpath(target.relative_to(pages), Path(page.file.src_uri).parent)
-        return f"{link['before']}{path}{link['anchor'] or ''})"
+        return f"{link['before']}{path}{anchor})"
 
     return outside_code(markdown, lambda text: _LINK.sub(relinked, text))
 

@@ -1,12 +1,10 @@
-"""Draws `architecture.png`: the rooms of the package, and the way of a text through them.
+"""The picture of the architecture: the rooms of the package, and the way of a text through them.
 
-Run `python docs/images/draw_architecture.py` after a room was added; `tests/test_architecture.py` holds the rooms drawn
-here against the folders of the package.
+Run `python docs/site/pictures.py` after a room was added; `tests/test_architecture.py` holds the rooms drawn here
+against the folders of the package.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -91,7 +89,3 @@ def _box(axes: Axes, left: float, bottom: float, width: float, name: str, about:
     middle = left + width / 2
     axes.text(middle, bottom + 0.5, name, ha="center", va="center", fontsize=11, weight="bold", color="#1d2733")
     axes.text(middle, bottom + 0.22, about, ha="center", va="center", fontsize=9, color="#51606f")
-
-
-if __name__ == "__main__":
-    draw().savefig(Path(__file__).with_name("architecture.png"), dpi=110)
