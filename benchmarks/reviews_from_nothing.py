@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="of fine-tuning")
     parser.add_argument("--out", type=Path, default=Path("runs/reviews_from_nothing"))
     options = parser.parse_args()
-    how = ["--size", "tiny"] if options.quick else []
+    how = ["--size", "1/64"] if options.quick else []
     if options.quick:
         options.minutes, options.seeds, options.out = 0.05, 1, Path("runs/bench-quick/reviews_from_nothing")
     results = results_of("reviews_from_nothing", options)

@@ -114,7 +114,7 @@ def from_nothing(minutes: float, seed: int, epochs: int, quick: bool) -> dict[st
             shutil.copytree(DATA / "corpus", texts, copy_function=shutil.copyfile, dirs_exist_ok=True)
         # 一段一篇：空行分开
         (texts / "paragraphs.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
-        how = f"--search --minutes {minutes} --seed {seed}".split()
+        how = f"--search --minutes {minutes} --seed {seed}{' --size 1/64' * quick}".split()
         command = [sys.executable, "-m", "bertsmith", "quickstart", str(texts), *how, "--out", str(run)]
         begun = time.perf_counter()
         subprocess.run(command, check=True)
