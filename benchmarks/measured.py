@@ -34,7 +34,7 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor"
 NOT_TIMED = {"measured.py", "tables.py", "chinese.py", "real_data.py"}
 """Files here that may change without making a measurement old."""
 
-QUALITIES = ("accuracy", "cosine", "found", "mrr", "of ten", "score", "share")
+QUALITIES = ("accuracy", "cosine", "found", "mrr", "of ten", "share")
 """Words in the names of figures that are 0 only where nothing worked, however little was learned."""
 
 Row = dict[str, Any]

@@ -180,7 +180,7 @@ def test_what_is_not_committed_is_measured_every_time(measured, tmp_path, monkey
         ({"rounds": {"ours": [0.5]}, "difference": float("nan")}, "difference nan"),
         ({"loss": float("inf")}, "loss inf"),
         ({"rounds": {"ours": [0.5]}, "figures": {"cosine ours": 0.0}}, r"figures\.cosine ours 0\.0"),
-        ({"seconds": 3.0, "score_int8": 0.0}, r"score_int8 0\.0"),
+        ({"seconds": 3.0, "accuracy_int8": 0.0}, r"accuracy_int8 0\.0"),
         ({"mlm_loss": 3.0, "mlm_accuracy": 0}, r"mlm_accuracy 0\.0"),
         ({"note": "nothing"}, "no figure"),
     ],
