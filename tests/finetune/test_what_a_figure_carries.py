@@ -16,6 +16,7 @@ from typed_command import typed
 TEXTS = [f"text number {number}" for number in range(12)]
 LABELLED = [LabelledText(text, None, "ab"[number % 2]) for number, text in enumerate(TEXTS)]
 TAGGED = [TaggedWords(("a", "b"), ("B-X", "O")) for _ in TEXTS]
+SCORED = [ScoredText(text, None, float(number)) for number, text in enumerate(TEXTS)]
 MANY = [RelatedTexts(text, f"answer to {text}") for text in TEXTS]
 TOLD = {
     "few rows": ("classify", LABELLED, LABELLED[:4], "there are 4 examples only"),
@@ -28,7 +29,7 @@ TOLD = {
     ),
     "one score": (
         "regress",
-        [ScoredText(text, None, float(number)) for number, text in enumerate(TEXTS)],
+        SCORED,
         [ScoredText(text, None, 2.0) for text in TEXTS],
         "a correlation is of nothing",
     ),
@@ -65,8 +66,8 @@ TOLD = {
     ),
     "two scores": (
         "regress",
-        [ScoredText(text, None, float(number)) for number, text in enumerate(TEXTS)],
-        [ScoredText(text, None, float(number)) for number, text in enumerate(TEXTS[:2])],
+        SCORED,
+        SCORED[:2],
         "there are 2 examples only",
     ),
     "few texts to find": (
