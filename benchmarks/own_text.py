@@ -46,7 +46,7 @@ def main() -> None:
     results = results_of("own_text", options)
     with tempfile.TemporaryDirectory() as name:
         for seed in range(1 if options.quick else options.seeds):
-            for minutes in (0.05,) if options.quick else MINUTES:
+            for minutes in (0.5,) if options.quick else MINUTES:
                 for megabytes in MEGABYTES[:1] if options.quick else MEGABYTES:
                     words = [*_text(Path(name), megabytes), "--minutes", f"{minutes:g}"]
                     words += ["--size", "1/64"] if options.quick else []
@@ -54,7 +54,7 @@ def main() -> None:
                     what = {"name": f"quickstart on {megabytes:g} MB of English{suffix}", "seed": seed}
                     print(results.get(what, partial(learned, words, 60 * minutes, seed)), flush=True)
             what = {"name": "quickstart on the bundled village", "seed": seed}
-            words = ["--minutes", "0.1", "--size", "1/64"] if options.quick else []
+            words = ["--minutes", "1", "--size", "1/64"] if options.quick else []
             print(results.get(what, partial(learned, words, VILLAGE_SECONDS, seed)), flush=True)
 
 
