@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +30,7 @@ class Arrived(BaseException):
 def files_of(words: str, end: tuple[type, str] | None = None) -> list[str]:
     """Runs a command until a method returns, by default to its end; returns the files, the first called first."""
     found: dict[str, None] = {}
+    arrived = end is None
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         # 装饰器生成的 __init__ 之类没有文件；模块顶层只是被导入，不算被调用
@@ -37,13 +38,29 @@ def files_of(words: str, end: tuple[type, str] | None = None) -> list[str]:
         if event == "call" and path.startswith(str(ROOT)) and frame.f_code.co_name not in ("<module>", "__getattr__"):
             found.setdefault(str(Path(path).relative_to(ROOT)))
 
-    with suppress(Arrived, SystemExit), stopped_at(end):
-        threading.setprofile(note)
-        sys.setprofile(note)
-        main(words.split())
-    sys.setprofile(None)
-    threading.setprofile(None)
+    try:
+        with stopped_at(end):
+            threading.setprofile(note)
+            sys.setprofile(note)
+            run(words)
+    except Arrived:
+        arrived = True
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    # 没走到终点的一条路，数出来的文件没有意义
+    if not arrived:
+        raise SystemExit(f"bertsmith {words}: ended before its way did")
     return list(found)
+
+
+def run(words: str) -> None:
+    """Runs a command; one that fails ends the program."""
+    try:
+        main(words.split())
+    except SystemExit as ended:
+        if ended.code:
+            raise
 
 
 @contextmanager
@@ -86,8 +103,7 @@ if __name__ == "__main__":
             f"finetune classify --model {place}/first/model --train {place}/rows.tsv --dev {place}/rows.tsv --epochs 1"
             f" --out {place}/tuned",
         ):
-            with suppress(SystemExit):
-                main(words.split())
+            run(words)
         to_loss = files_of(f"pretrain {common} --steps 2 --out {place}/run", (BertTrainer, "train_batch"))
         show("from `pretrain` to the loss", to_loss)
         show(

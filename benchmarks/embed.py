@@ -82,7 +82,7 @@ def measure(
 ) -> dict[str, Any]:
     """Compares the vectors of everyone in one precision, then the times."""
     everyone: dict[str, Contender] = {
-        OURS: Embed.load(MINILM, precision=precision, engine=engine, device="cpu"),  # type: ignore[arg-type]
+        OURS: Embed.load(MINILM, precision=precision, engine=engine, device="cpu"),
         PEOPLE: sentence_transformers_peer(),
     }
     everyone |= {who: make() for who, make in expert_peers(precision, folder, options.threads).items()}

@@ -27,7 +27,7 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.finetune.job import usual_rate
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks import make_task
+from bertsmith.finetune.tasks import task_named
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for
@@ -118,7 +118,7 @@ def fine_tuned(model: Path, setting: Setting, split: Split, seed: int, epochs: i
     settings = FineTuningSettings(epochs=epochs, learning_rate=rate, seed=seed)
     with tempfile.TemporaryDirectory() as out:
         result = fine_tune(
-            make_task(setting.task, split.train), model, split.train, split.dev, out, settings, test=split.test
+            task_named(setting.task).of(split.train), model, split.train, split.dev, out, settings, test=split.test
         )
     assert result.test is not None
     return {**result.test.metrics, "epoch": result.epoch, "rate": rate}

@@ -46,7 +46,7 @@ from bertsmith.cli import ENVIRONMENT
 from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks import make_task, task_named, task_of_model
+from bertsmith.finetune.tasks import task_named, task_of_model
 from bertsmith.inference.engine import InferenceConfig, Precision
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -153,7 +153,7 @@ def _with_peak(measure: Callable[[], dict[str, Any]], clock: str) -> dict[str, A
 def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, Any]:
     """Fine-tunes with bertsmith."""
     with tempfile.TemporaryDirectory() as folder:
-        task = make_task(setting.task, split.train)
+        task = task_named(setting.task).of(split.train)
         settings = FineTuningSettings(
             epochs=setting.epochs,
             batch_size=setting.batch_size,

@@ -37,7 +37,7 @@ from sklearn.pipeline import make_union
 
 import bertsmith
 from bertsmith.finetune.splits import held_out
-from bertsmith.finetune.tasks import make_task
+from bertsmith.finetune.tasks import task_named
 from bertsmith.inference.tag import WordTags
 from finetune import SETTINGS, Split
 from measured import Row, add_options, results_of
@@ -67,7 +67,7 @@ def main() -> None:
         splits = SETTINGS[task].splits()
         if task == "ud":
             whole = splits[0].train
-            held = held_out(make_task("tag", whole), whole, 0, with_test=False)
+            held = held_out(task_named("tag").of(whole), whole, 0, with_test=False)
             train, dev = ([whole[number] for number in held[part]] for part in ("train", "dev"))
             splits = [Split(train, dev, splits[0].test)]
         if options.quick:
@@ -127,7 +127,7 @@ def tagged(split: Split, task: str, contender: str) -> Row:
     learn = PEERS[contender]
     looks, tags = ([looks_of(one.words) for one in split.train], [one.tags for one in split.train])
     scored: list[tuple[float, float]] = []
-    judge = make_task("tag", split.train)
+    judge = task_named("tag").of(split.train)
     for strength in STRENGTHS:
         told = learn(looks, tags, strength)
         scores = []

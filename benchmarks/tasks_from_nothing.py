@@ -31,7 +31,7 @@ import torch
 from bertsmith.finetune.baselines import baselines_of, most_frequent_tags
 from bertsmith.finetune.metrics.spans import squad_scores
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks import make_task
+from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.kernels.layers import native_precision
 from bertsmith.retrieval.lexical import LexicalSearch
@@ -115,7 +115,7 @@ def sentiment_baseline(name: str, _task: str, split: Split) -> Row:
 def frequent_tags(task: str, split: Split) -> Row:
     """Returns the score of the most frequent tag of each word."""
     found = most_frequent_tags(split.train, [example.words for example in split.test])
-    return {"score": make_task("tag", split.train).metrics(split.test, found)[SETTINGS[task].figure]}
+    return {"score": task_named("tag").of(split.train).metrics(split.test, found)[SETTINGS[task].figure]}
 
 
 def best_sentences(_task: str, split: Split) -> Row:

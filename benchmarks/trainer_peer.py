@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from bertsmith.finetune.settings import runs_in
-from bertsmith.finetune.tasks import make_task
+from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.task import EncodedExample
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -53,7 +53,7 @@ def train_and_score(setting: Setting, split: Split, seed: int, precision: str, *
         grouped: whether batches hold sequences of like lengths.
     """
     transformers.logging.set_verbosity_error()
-    task = make_task(setting.task, split.train)
+    task = task_named(setting.task).of(split.train)
     tokenizer = WordPieceTokenizer.load(setting.model)
     units = task.encode(tokenizer, split.train, setting.max_length)
     torch.manual_seed(seed)

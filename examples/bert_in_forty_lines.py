@@ -2,9 +2,10 @@
 
     python examples/bert_in_forty_lines.py [FOLDER] ["the man reads the [MASK]"]
 
-It reads the weights of a model folder that bertsmith wrote or the Hub holds, by their published names; without FOLDER
-those of the bundled village model. One sequence at a time, so that there is no padding and no mask to think of; GELU in
-its exact form, and no dropout, as when a trained model is used. A test compares every state with bertsmith's own.
+It reads the weights, by their published names, of a folder with a masked-LM head in 16 or 32 bits, as `bertsmith
+pretrain` writes it or the Hub holds it; without FOLDER those of the bundled village model. One sequence at a time, so
+that there is no padding and no mask to think of; GELU in its exact form, and no dropout, as when a trained model is
+used. A test compares every state with bertsmith's own.
 Letters: S tokens, H hidden size, A heads of width D = H/A, V pieces.
 """
 
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
+from bertsmith.model.folder import modern_spelling
 from bertsmith.tinyworld import trained_model
 from bertsmith.tokenizer import load_tokenizer
 
@@ -26,7 +28,8 @@ class Bert:
 
     def __init__(self, folder: Path) -> None:
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.weights = {name: each.float() for name, each in load_file(folder / "model.safetensors").items()}
+        # google-bert/bert-base-uncased 仍用 TensorFlow 的旧名 gamma、beta
+        self.weights = {modern_spelling(key): w.float() for key, w in load_file(folder / "model.safetensors").items()}
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         """A linear layer: x Wᵀ + b."""

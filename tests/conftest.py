@@ -2,6 +2,7 @@
 
 import ctypes
 import fcntl
+import math
 import os
 import resource
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,12 @@ def village_small(tmp_path: Path):
     documents = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 40)]
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=600)
     return build_from_documents(documents, tokenizer, tmp_path / "village-small"), tokenizer
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """Lets a quickstart take its fewest steps, however busy the machine is."""
+    monkeypatch.setattr(import_module("bertsmith.journeys.quickstart"), "latest_end", lambda _: math.inf)
 
 
 @pytest.fixture

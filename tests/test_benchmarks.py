@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bertsmith.journeys.plan import too_short
+
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -151,6 +153,19 @@ def test_quickstart_keeps_its_minutes_and_learns_or_says_how_many_it_needs(table
             # 最早的一行没有写要求的时间：不说就是十分钟
             assert line["seconds"] <= 1.25 * line.get("asked_seconds", 600)
             assert line["mlm_loss"] < line["unigram_entropy"]
+
+
+@pytest.mark.parametrize("spent", [0.0, 0.2, 0.4])
+def test_only_a_refusal_of_the_minutes_is_a_result(measured, monkeypatch, spent):
+    own_text = importlib.import_module("own_text")
+    said = str(too_short("tiny", 3, 1.0, 0.5, spent, smaller=True))
+    ended = {"stderr": f"bertsmith: warning: 1 text was cut\nbertsmith: {said}\n"}
+    monkeypatch.setattr(own_text.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 2, **ended))
+    assert own_text.learned([], 30.0, 0)["refused"] == f"bertsmith: {said}"
+    # 以 2 结束的还有别的错误：不能当作测得的结果
+    ended["stderr"] = "bertsmith: data/a.txt: no such file\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        own_text.learned([], 30.0, 0)
 
 
 @pytest.mark.parametrize(

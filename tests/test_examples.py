@@ -2,12 +2,14 @@
 
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertConfig, BertForPreTraining
@@ -103,6 +105,19 @@ def test_the_model_in_forty_lines_gives_the_states_of_the_package(forty_lines, t
         assert len(found) == len(expected) == theirs.config.num_hidden_layers + 3
         for own, other in zip(found, expected, strict=True):
             torch.testing.assert_close(own, other, atol=1e-4, rtol=1e-5)
+
+
+def test_the_model_in_forty_lines_reads_the_names_of_the_published_bert(forty_lines, tmp_path):
+    """`google-bert/bert-base-uncased` calls a norm's weight and bias gamma and beta."""
+    shutil.copytree(trained_model(), tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {re.sub("|".join(old), lambda found: old[found[0]], name): each for name, each in load_file(path).items()}
+    assert "bert.embeddings.LayerNorm.gamma" in renamed
+    save_file(renamed, path)
+    ids = torch.arange(5, 17)
+    before, now = (forty_lines["Bert"](folder).states(ids, 0 * ids)[-1] for folder in (trained_model(), path.parent))
+    torch.testing.assert_close(now, before, atol=0, rtol=0)
 
 
 def test_the_model_in_forty_lines_has_forty_lines_and_fills_a_mask(capsys, monkeypatch):

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import io
 import json
@@ -6,6 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +18,16 @@ from safetensors.torch import save_file
 
 from bertsmith.data.corpus import manifest
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import atomic_path, held, locked, make_folder, require_utf8_names, write_json, write_text
+from bertsmith.files import (
+    atomic_path,
+    held,
+    locked,
+    make_folder,
+    require_utf8_names,
+    working_in,
+    write_json,
+    write_text,
+)
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.retrieval import stored
 from bertsmith.train import state
@@ -63,6 +76,57 @@ def test_a_file_system_without_locks_is_not_a_busy_folder(tmp_path, monkeypatch)
     for wait in (locked, held):
         with pytest.raises(RunFolderError, match="its file system has no locks"), wait(tmp_path):
             pass
+
+
+def test_a_lock_that_is_taken_away_while_one_waits_is_asked_for_anew(tmp_path):
+    waits, has_it, may_go = threading.Event(), threading.Event(), threading.Event()
+
+    def wait_for_it() -> None:
+        waits.set()
+        with locked(tmp_path, patience=60):
+            has_it.set()
+            may_go.wait(60)
+
+    other = threading.Thread(target=wait_for_it)
+    # 被拒绝的命令删掉自己的锁文件：等着的人手里打开的，是一个没有名字的文件
+    with contextlib.suppress(InputError), locked(tmp_path):
+        other.start()
+        assert waits.wait(60)
+        time.sleep(0.3)
+        raise InputError("refused")
+    try:
+        assert has_it.wait(60)
+        with pytest.raises(RunFolderError, match="another process is working"), locked(tmp_path):
+            pass
+    finally:
+        may_go.set()
+        other.join()
+
+
+def test_a_refusal_takes_back_what_it_wrote_and_nothing_of_others(tmp_path):
+    def refused(folder: Path, *work: str) -> None:
+        with contextlib.suppress(InputError), working_in(folder, *work):
+            write_text(folder / "new.txt", "new")
+            raise InputError("refused")
+
+    refused(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    refused(tmp_path / "a", "*.txt")
+    assert (tmp_path / "a" / "new.txt").exists()
+    # 等锁的时候别人做出了东西：被拒绝的只收回自己的
+    folder = make_folder(tmp_path / "c")
+
+    def refused_later() -> None:
+        with contextlib.suppress(InputError), working_in(folder, patience=60):
+            raise InputError("refused")
+
+    other = threading.Thread(target=refused_later)
+    with locked(folder):
+        other.start()
+        time.sleep(0.3)
+        write_text(folder / "made.txt", "hours of work")
+    other.join()
+    assert (folder / "made.txt").exists()
 
 
 def test_a_folder_where_a_file_stands_is_refused(tmp_path):

@@ -1,8 +1,13 @@
+import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import pytest
+
 import bertsmith
+from bertsmith.train.trainer import BertTrainer
 
 
 def test_every_public_name_is_there():
@@ -19,6 +24,16 @@ def test_make_clean_leaves_the_runs_of_users():
     command = ["make", "--dry-run", "--always-make", "clean"]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     assert {word for word in done.stdout.split() if word.startswith("runs")} == {"runs/quickstart"}
+
+
+def test_a_command_that_fails_or_ends_early_is_no_way_whose_files_are_counted(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    files_of = runpy.run_path(str(Path(__file__).parents[1] / ".ci/trace.py"))["files_of"]
+    with pytest.raises(SystemExit, match="2"):
+        files_of(f"look {tmp_path}/nothing.tsv")
+    with pytest.raises(SystemExit, match="ended before its way did"):
+        files_of("--version", (BertTrainer, "train_batch"))
+    assert files_of("--version")
 
 
 def test_the_contract_of_the_guide_holds(tmp_path):

@@ -128,6 +128,8 @@ def test_weights_choose_the_epoch(tiny_model, kind, task, tags, monkeypatch):
         ([1.0] * 19 + [-1.0], "sample_weight: row 19 (from 0) is -1.0"),
         ([float("nan")] * 20, "sample_weight: row 0 (from 0) is nan"),
         ([0] * 20, "sample_weight: all are 0"),
+        (2.0, "sample_weight: is a float; give a list of numbers"),
+        ([], "sample_weight: holds no row"),
     ],
 )
 def test_weights_that_cannot_be(weights, message, tiny_model):
@@ -316,6 +318,7 @@ def test_of_many_rows_a_part_chooses_and_a_tag_that_stands_once_is_learned():
         ([["a", "b", "c"]], ["x"], "X: row 0 (from 0) has 3 columns"),
         ([["a", "b"], "c"], ["x", "y"], "some rows are single texts and some are pairs"),
         (["a", "b"], ["x"], "X has 2 rows and y has 1"),
+        (["a", "b"], "xy", "y: is a str; give a list of labels"),
         (["a", "b"], None, "requires y to be passed"),
         (["a", "b"], ["x", None], "y: row 1 (from 0) is NaN or empty"),
         (["a", "b"], [0.5, 1.5], "Unknown label type"),
@@ -334,7 +337,7 @@ def test_wrong_data_is_a_value_error_of_one_line(inputs, labels, message, tiny_m
     [
         ({"model": "nowhere"}, "nowhere"),
         ({"model": 3}, "model is a int; give a model folder"),
-        ({"n_epochs": 0}, "epochs and batch size must be at least 1"),
+        ({"n_epochs": 0}, "epochs is 0; give at least 1"),
         ({"validation_fraction": 1.0}, "validation_fraction 1.0 is outside [0, 1)"),
         ({"class_weight": "even"}, "class_weight 'even'"),
         ({"class_weight": {"read": 9.0}}, "class_weight: 'read' is no class of y; its classes are ['eats', 'reads']"),

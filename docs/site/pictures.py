@@ -3,7 +3,7 @@
 `docs/NAME.en.svg` and `docs/NAME.zh.svg` are what GitHub shows; the site draws them anew each time it is built, so that
 it never shows older figures than its tables. `benchmarks/chinese.py` has the words. What is drawn from:
 
-images/learning-curves   `benchmarks/results/learning_curves.jsonl`, the last commit that was measured on two threads
+images/learning-curves   `benchmarks/results/learning_curves.jsonl`, the last commit of which both curves are measured
 images/quickstart-loss   `docs/studies/quickstart.jsonl`, the `metrics.jsonl` of one run of `bertsmith quickstart`
 studies/NAME             `docs/studies/NAME.json`, the `results.json` of a study
 
@@ -69,7 +69,11 @@ def learning_curves_of_sizes() -> Figure:
     sizes = sorted({row["size"] for row in rows}, key=lambda size: ModelConfig.shape_of(size)[1])
     figure = Figure(figsize=(7.2, 7.1), layout="constrained")
     panels = figure.subplots(-(-len(sizes) // 2), 2, squeeze=False, sharex=True, sharey=True).flatten()
-    for size, panel in zip(sizes, panels, strict=True):
+    for spare in panels[len(sizes) :]:
+        spare.remove()
+        # 它上面的一格，刻度原本由它来写
+        panels[len(sizes) - 2].tick_params(labelbottom=True)
+    for size, panel in zip(sizes, panels, strict=False):
         ours, theirs = _draw_curves(panel, [row for row in rows if row["size"] == size])
         panel.set_title(f"{size}: {ours:.2f}, the expert's loop {theirs:.2f}", fontsize=10)
     return _with_legend(figure, panels[0])
@@ -79,8 +83,15 @@ def _learned(*, threads: int) -> list[Row]:
     asked = {"threads": threads, "precision": "bf16", "minutes": 10.0}
     lines = read_rows(RESULTS / "learning_curves.jsonl")
     rows = [row for row in lines if asked.items() <= row.items() and row["name"] in CURVES]
-    # 不同提交的代码不求平均：只画最后一次提交的
-    return [row for row in rows if row["commit"] == rows[-1]["commit"]]
+    commits = dict.fromkeys(row["commit"] for row in reversed(rows))
+    # 不同提交的代码不求平均；还没测完的提交不画：缺了一方就无从比较
+    return next(filter(_has_both, ([row for row in rows if row["commit"] == commit] for commit in commits)))
+
+
+def _has_both(rows: Sequence[Row]) -> bool:
+    """Tells whether each size has both curves."""
+    found = {(row.get("size"), row["name"]) for row in rows}
+    return len(found) == len(CURVES) * len({size for size, _ in found})
 
 
 def _draw_curves(panel: Axes, rows: Sequence[Row]) -> list[float]:

@@ -180,28 +180,6 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any], *, beside: s
         raise RunFolderError(f"{folder}: holds a {kind} with another {' and '.join(different)}; choose another --out")
 
 
-@contextmanager
-def leaving_no_trace(folder: Path, *work: str) -> Iterator[None]:
-    """Takes back what a block wrote into a folder that was empty or missing, where the block ends in a refusal.
-
-    So the next try, of something else, finds the folder free. Where a pattern of `work` matches something in the
-    folder, all stays: that was hours of computing perhaps, with which the same command resumes.
-    """
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    was_free = bool(missing) or (folder.is_dir() and not any(folder.iterdir()))
-    try:
-        yield
-    except (InputError, ConfigError, CheckpointError):
-        if was_free and not any(path for pattern in work for path in folder.glob(pattern)):
-            for path in folder.iterdir() if folder.is_dir() else ():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-            for path in missing:
-                # 别人同时在里面放了东西：留着
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-        raise
-
-
 def written_by_another(claim: dict[str, Any]) -> str:
     """Says which version wrote a folder, given its claim; 0.1 wrote none into it."""
     return f"was written by bertsmith {claim.get('format', '0.1')}, which alone can resume it"
@@ -219,16 +197,18 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
         return
     path = folder / ".lock"
     is_new = not path.exists()
-    try:
-        handle = path.open("w")
-    except OSError as error:
-        raise RunFolderError(explain_failure(error, folder)) from error
-    with handle:
+    with contextlib.ExitStack() as stack:
         while True:
+            try:
+                handle = stack.enter_context(path.open("w"))
+            except OSError as error:
+                raise RunFolderError(explain_failure(error, folder)) from error
             try:
                 # 用 flock 而不是看锁文件在不在：进程怎样结束，内核都会放开它
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                # 等锁的时候文件可能被删掉：锁住一个没有名字的文件，挡不住别人
+                if os.fstat(handle.fileno()).st_nlink:
+                    break
             except (BlockingIOError, PermissionError):
                 if time.monotonic() >= deadline:
                     raise RunFolderError(
@@ -237,16 +217,41 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
                 time.sleep(0.1)
             except OSError as error:
                 raise _without_locks(folder, error) from error
+            handle.close()
         held = _HELD.set(_HELD.get() | {place})
         try:
             yield
-        except RunFolderError:
+        except BertsmithError:
             # 文件夹原来是别人的：不在里面留下东西
             if is_new:
                 path.unlink(missing_ok=True)
             raise
         finally:
             _HELD.reset(held)
+
+
+@contextmanager
+def working_in(folder: Path, *work: str, patience: float = 0.0) -> Iterator[None]:
+    """Makes and locks a folder; takes back what the block wrote into an empty one, where the block ends in a refusal.
+
+    So the next try, of something else, finds the folder free. Where a pattern of `work` matches something in the
+    folder, all stays: that was hours of computing perhaps, with which the same command resumes.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with locked(make_folder(folder), patience=patience):
+        # 等锁的时候别人可能做出了东西：拿到锁再看
+        was_free = all(entry.name == ".lock" for entry in folder.iterdir())
+        try:
+            yield
+        except (InputError, ConfigError, CheckpointError, RunFolderError):
+            if was_free and not any(path for pattern in work for path in folder.glob(pattern)):
+                for path in folder.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                for path in missing:
+                    # 别人同时在里面放了东西：留着
+                    with contextlib.suppress(OSError):
+                        path.rmdir()
+            raise
 
 
 def _without_locks(path: Path, error: OSError) -> RunFolderError:

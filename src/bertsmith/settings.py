@@ -4,12 +4,16 @@ A field made by `option` says its default, its help and its range. From that dec
 (`bertsmith.cli.options`), the tables of a TOML file (`to_table`, `from_table`) and changes by name (`changed`). A field
 whose type is another such dataclass is a part: a panel in the help, a table in the file. A field of neither kind is no
 setting of the user's, such as a limit that the code works out.
+
+A dataclass with the base `Checked` checks each value against its declaration whenever it is made: from the command
+line, from a file, in Python.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,15 +37,21 @@ class Option:
 
     Attributes:
         name: on the command line and in `changed`, with underscores; empty for that of the field.
+        min, max, above, below: the range of a number; the last two are no part of it. A default may lie outside, where
+            it stands for "not given".
+        least_given: what a user may give at least, where the code may go lower; `min` unless given.
         shown_default: the default in words, where it is not the value of the field; empty for that.
         parse, parse_each: turns the text of the command line into the value, or each of many; None: the type says how.
         panel: heading in the help; empty for that of the dataclass.
     """
 
-    help: str
+    help: str = ""
     name: str = ""
     min: float | None = None
     max: float | None = None
+    above: float | None = None
+    below: float | None = None
+    least_given: float | None = None
     shown_default: str = ""
     parse: Callable[[str], Any] | None = None
     parse_each: Callable[[str], Any] | None = None
@@ -51,7 +61,7 @@ class Option:
 
 def option(default: Any = MISSING, **declared: Any) -> Any:
     """Declares a dataclass field as a setting, by the attributes of `Option`; required without a default."""
-    return field(default=default, metadata={_OPTION: Option(**declared)})
+    return field(default=default, metadata={_OPTION: Option(**{"least_given": declared.get("min"), **declared})})
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,66 @@ class Setting:
         if self.choices and value not in self.choices:
             raise ConfigError(f"{label} {value!r} is unknown; use {', '.join(self.choices)}")
 
+    def checked(self, value: Any, *, by_user: bool = False) -> Any:
+        """Returns a value as it is declared: of many as a tuple, and what the command line reads as text as read.
+
+        Args:
+            by_user: whether a user gave it, for whom the range may be narrower.
+
+        Raises:
+            ConfigError: it is of another type, no choice, or out of range.
+        """
+        if value is self.default or (value is None and self.optional):
+            return value
+        if not self.is_many:
+            self.require_choice(value, self.name)
+        value = self.listed(value)
+        try:
+            plain = to_json(value)
+        except TypeError:
+            # 表格之类写不成 JSON：选项收什么，这里也只收什么
+            flag = "--" + self.name.replace("_", "-")
+            raise ConfigError(f"{self.name} is a {type(value).__name__}; give what {flag} takes") from None
+        try:
+            found = from_json(self.type, plain, self.name)
+        except (ValueError, TypeError, OverflowError) as error:
+            if not isinstance(value, str) or self.option.parse is None:
+                raise ConfigError(str(error)) from None
+            # 命令行上的写法也认，如 tokens="1e9"
+            found = self.option.parse(value)
+        # 等于默认值的一定可以：范围之外的默认值表示“没有给出”
+        if isinstance(found, (int, float)) and found != self.default:
+            self._require_range(found, by_user=by_user)
+        return found
+
+    def _require_range(self, value: float, *, by_user: bool) -> None:
+        ends = (
+            ("at least", operator.ge, self.option.least_given if by_user else self.option.min),
+            ("more than", operator.gt, self.option.above),
+            ("at most", operator.le, self.option.max),
+            ("less than", operator.lt, self.option.below),
+        )
+        # 整数可以大到变不成浮点数，但总是有限的
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        if not is_finite or not all(end is None or holds(value, end) for _, holds, end in ends):
+            wanted = " and ".join(f"{words} {end:.10g}" for words, _, end in ends if end is not None)
+            raise ConfigError(f"{self.name} is {str(value)[:40]}; give {wanted if is_finite else 'a finite number'}")
+
+
+class Checked:
+    """Base of a dataclass of settings: what does not fit its declaration is refused when one is made."""
+
+    def __post_init__(self) -> None:
+        kind: type = type(self)
+        for setting in _own(kind):
+            (name,) = setting.path
+            # 冻结的数据类：读成声明的类型（列表成元组），只能这样放回去
+            object.__setattr__(self, name, setting.checked(getattr(self, name)))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raises `ConfigError` where values do not go together; fills in what depends on others."""
+
 
 def named(name: str, known: Mapping[str, ThingT], what: str) -> ThingT:
     """Returns the thing that a setting's word stands for; `what` says what such a thing is called, such as `family`."""
@@ -104,13 +174,17 @@ def named(name: str, known: Mapping[str, ThingT], what: str) -> ThingT:
 
 def installed(group: str, use: Callable[[Any], Any] = lambda thing: thing) -> dict[str, Any]:
     """Returns by name what other packages name as entry points of a group, each as `use` gives it back."""
-    found = {}
+    found: dict[str, Any] = {}
     for entry in metadata.entry_points(group=group):
         try:
-            found[entry.name] = use(entry.load())
+            thing = use(entry.load())
         except Exception as error:
             # 别人的包坏了，不该连我们的也用不了
             warnings.warn(f"{entry.value}, an entry point {group}, cannot be used ({error})", stacklevel=2)
+            continue
+        if found.setdefault(entry.name, thing) is not thing:
+            said = f"{entry.value}, an entry point {group}, is not used: another is called {entry.name!r} as well"
+            warnings.warn(said, stacklevel=2)
     return found
 
 
@@ -121,6 +195,15 @@ def settings_of(kind: type) -> list[Setting]:
     if len(set(names)) < len(names):
         raise ValueError(f"{kind.__name__}: two settings are called {max(names, key=names.count)}")
     return found
+
+
+@functools.cache
+def _own(kind: type) -> tuple[Setting, ...]:
+    """Returns the settings of a dataclass without those of its parts."""
+    # 没有声明的不解析类型：别人的类里，类型的名字可能只有检查器看得到
+    if not any(_OPTION in one.metadata for one in fields(kind)):
+        return ()
+    return tuple(setting for setting in _settings_of(kind, ()) if len(setting.path) == 1)
 
 
 def _settings_of(kind: type, path: tuple[str, ...]) -> Iterator[Setting]:
@@ -194,7 +277,7 @@ def divided(values: Mapping[str, Any], *kinds: type, command: str) -> list[dict[
             raise ConfigError(f"{name}: there is no such setting; {meant}All are in `bertsmith {command} --help`")
     return [
         {
-            name: _checked(settings[name], value)
+            name: settings[name].checked(value, by_user=True)
             for name, value in values.items()
             if name in settings and value is not None
         }
@@ -202,43 +285,15 @@ def divided(values: Mapping[str, Any], *kinds: type, command: str) -> list[dict[
     ]
 
 
+HOURS = Setting((), "hours", float, True, None, Option("In hours, added to the minutes.", least_given=0.001), "")
+"""Beside every setting `minutes`."""
+
+
 def in_minutes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings in which `hours`, where they are given, are added to the `minutes`."""
     rest = {name: value for name, value in values.items() if name != "hours"}
-    hours = values.get("hours")
-    if hours is None:
-        return rest
-    if not isinstance(hours, (int, float)) or not 0 < hours < math.inf:
-        raise ConfigError(f"hours is {hours!r}; give a number above 0")
-    return {**rest, "minutes": (rest.get("minutes") or 0.0) + 60 * hours}
-
-
-def _checked(setting: Setting, value: Any) -> Any:
-    if not setting.is_many:
-        setting.require_choice(value, setting.name)
-    value = setting.listed(value)
-    try:
-        plain = to_json(value)
-    except TypeError:
-        # 表格之类写不成 JSON：选项收什么，这里也只收什么
-        flag = "--" + setting.name.replace("_", "-")
-        raise ConfigError(f"{setting.name} is a {type(value).__name__}; give what {flag} takes") from None
-    try:
-        found = from_json(setting.type, plain, setting.name)
-    except (ValueError, TypeError) as error:
-        if not isinstance(value, str) or setting.option.parse is None:
-            raise ConfigError(str(error)) from None
-        # 命令行上的写法也认，如 tokens="1e9"
-        found = setting.option.parse(value)
-    least, most = setting.option.min, setting.option.max
-    if isinstance(found, (int, float)) and not (
-        (least is None or found >= least or found == setting.default) and (most is None or found <= most)
-    ):
-        wanted = " and ".join(
-            f"at {word} {end:g}" for word, end in (("least", least), ("most", most)) if end is not None
-        )
-        raise ConfigError(f"{setting.name} is {found}; give {wanted}")
-    return found
+    hours = HOURS.checked(values.get("hours"), by_user=True)
+    return rest if hours is None else {**rest, "minutes": (rest.get("minutes") or 0.0) + 60 * hours}
 
 
 def values_of(settings: Any) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -15,12 +17,15 @@ from typer.testing import CliRunner
 
 from bertsmith.cli.options import Command, declares
 from bertsmith.errors import ConfigError
-from bertsmith.settings import built, changed, divided, from_table, option, settings_of, to_table
+from bertsmith.files import from_json, to_json
+from bertsmith.settings import Checked, built, changed, divided, from_table, option, settings_of, to_table
 from typed_command import typed
+
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 @dataclass(frozen=True)
-class Oven:
+class Oven(Checked):
     panel: ClassVar[str] = "The oven"
 
     heat: int = option(180, help="Degrees.", min=50, max=300)
@@ -35,7 +40,7 @@ def _halves(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Cake:
+class Cake(Checked):
     panel: ClassVar[str] = "The cake"
 
     flour: float = option(help="Kilos.", name="flour_kilos")
@@ -155,6 +160,60 @@ def test_a_file_by_hand_is_checked(table, said):
 def test_a_single_value_is_a_list_of_one_in_files_and_calls_as_on_the_command_line():
     assert from_table(Cake, {"flour": 1, "fruit": "fig"})["fruit"] == ("fig",)
     assert divided({"fruit": Path("fig")}, Cake, command="bake") == [{"fruit": ("fig",)}]
+
+
+@dataclass(frozen=True)
+class Timer(Checked):
+    minutes: float = option(0.0, min=0, below=100, least_given=0.5)
+    share: float = option(0.5, above=0, max=1)
+    rings: int = option(0, min=2)
+    tone: Literal["low", "high"] | None = option(None)
+    days: tuple[Literal["sat", "sun"], ...] = option(())
+    loud: bool = option(False)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"minutes": -0.1}, "minutes is -0.1; give at least 0 and less than 100"),
+        ({"minutes": 100}, "minutes is 100.0; give at least 0 and less than 100"),
+        ({"minutes": float("nan")}, "minutes is nan; give a finite number"),
+        ({"minutes": None}, "minutes is null, not a number"),
+        ({"share": 0}, "share is 0.0; give more than 0 and at most 1"),
+        ({"share": float("inf")}, "share is inf; give a finite number"),
+        ({"rings": 1}, "rings is 1; give at least 2"),
+        ({"rings": 2.0}, "rings is 2.0, not a whole number"),
+        ({"rings": True}, "rings is true, not a whole number"),
+        ({"rings": -(10**400)}, r"rings is -10{38}; give at least 2"),
+        ({"tone": "shrill"}, "tone 'shrill' is unknown; use low, high"),
+        ({"share": 10**400}, "too large"),
+        ({"days": ("sat", "mon")}, r"""days\[1\] is "mon", not 'sat' or 'sun'"""),
+        ({"loud": "no"}, 'loud is "no", not true or false'),
+    ],
+)
+def test_a_value_is_checked_however_its_dataclass_is_made(values, said):
+    for make in (Timer, partial(replace, Timer()), partial(changed, Timer()), lambda **some: built(Timer, some)):
+        with pytest.raises(ConfigError, match=said):
+            make(**values)
+    with pytest.raises((ConfigError, ValueError, OverflowError)):
+        from_json(Timer, to_json(values))
+
+
+def test_a_default_may_stand_for_nothing_and_code_may_go_lower_than_a_user():
+    assert Timer(rings=0, minutes=0.1, days=["sun"]) == Timer(minutes=0.1, days=("sun",))
+    with pytest.raises(ConfigError, match="minutes is 0.1; give at least 0.5 and less than 100"):
+        divided({"minutes": 0.1}, Timer, command="bake")
+
+
+def test_every_declaration_of_ours_is_checked():
+    sources = [path for room in ("bertsmith", "bertsmith_school") for path in (SOURCE / room).rglob("*.py")]
+    for path in (path for path in sources if path.is_file()):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                values = [one.value for one in node.body if isinstance(one, ast.AnnAssign)]
+                declares = any(isinstance(one, ast.Call) and ast.unparse(one.func) == "option" for one in values)
+                own = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+                assert not declares or (node.bases and "__post_init__" not in own), f"{path}: {node.name}"
 
 
 WITHOUT_DEVICE = {

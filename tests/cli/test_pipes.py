@@ -74,7 +74,7 @@ def test_every_predicting_command_reads_a_pipe_and_prints_json(run, tiny_model, 
 
     found = run("embed", "-", "--compare", "the man", "--model", tiny_model, "--json", piped="\n".join(LINES))
     assert [row["other"] for row in found] == LINES
-    scores = load_pipeline("similarity", tiny_model)(["the man"], LINES)[0]
+    scores = load_pipeline("embed", tiny_model).compare(["the man"], LINES)[0]
     assert [row["similarity"] for row in found] == pytest.approx(scores.tolist(), abs=1e-5)
 
     both = ["\t".join(LINES), "", "\t".join(LINES[::-1])]

@@ -73,6 +73,17 @@ def test_other_texts_in_the_same_folder_are_another_corpus(tiny_model, tmp_path,
     assert len(set(read)) == 3
 
 
+def test_more_text_is_read_in_the_encoding_that_is_named(tiny_model, tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(further, "pretrain", lambda _, corpus, *rest, **how: found.append(corpus.fingerprint))
+    text = "人读书。一个女人吃面包。\n\n" * 20
+    for name, encoding in (("a.txt", "utf-8"), ("b.txt", "utf-16-le")):
+        (tmp_path / name).write_text(text, encoding=encoding)
+        options = FurtherOptions(0.05, (str(tmp_path / name),))
+        pretrain_further(tiny_model, EXAMPLES, tmp_path / name[0], options, encoding=encoding)
+    assert found[0] == found[1]
+
+
 def test_what_cannot_be_read_is_said(tiny_model, tmp_path):
     with pytest.raises(InputError, match="at least 3 are needed"):
         pretrain_further(tiny_model, EXAMPLES[:2], tmp_path / "few", SHORT)

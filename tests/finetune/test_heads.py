@@ -17,7 +17,7 @@ from bertsmith.finetune.datasets.texts import (
 )
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks import make_task
+from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.inference import load_pipeline
@@ -41,7 +41,7 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_tuned_model_begins_where_it_ended(name, tiny_model, tmp_path):
     examples = EXAMPLES[name]
-    task = make_task(name, examples, **({"tagger_head_size": 8, "layers": "last"} if name == "features" else {}))
+    task = task_named(name).of(examples, **({"tagger_head_size": 8, "layers": "last"} if name == "features" else {}))
     fine_tune(task, tiny_model, examples, examples, tmp_path / "run", SETTINGS)
     folder = tmp_path / "run" / "model"
     # 换一个种子：同一个种子的新头恰好等于起点，会掩盖丢头的毛病

@@ -3,15 +3,21 @@
 import io
 import json
 import re
+import warnings
 from html import unescape
+from pathlib import Path
 
+import fsspec
 import pytest
 from rich.console import Console
 
 import bertsmith
+from bertsmith.data.reading import sources
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.finetune.reading import READING_FILE, FilesRead
+from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.reading import READING_FILE, FilesRead, noted, tell_files
 from bertsmith.finetune.report import write_report
+from bertsmith.finetune.tasks import task_named
 from typed_command import typed
 
 ROWS = [
@@ -79,6 +85,81 @@ def test_what_is_warned_of_is_warned_of_all_the_same(reviews, tiny_model, tmp_pa
     with pytest.warns(UserWarning, match="r.csv: left out 1 rows: line 32 has an empty label"):
         bertsmith.finetune("classify", tiny_model, tmp_path / "run", **how, faults="skip")
     assert FilesRead.of_run(tmp_path / "run").notes == tuple(NOTES)
+
+
+def test_only_a_file_to_learn_from_has_too_few_of_a_label():
+    rows = [{"text": f"text {n}", "label": label} for n, label in enumerate(("good", "good", "ugly"))]
+    parts = dict.fromkeys(("train", "dev", "test", "data"), rows)
+    examples = dict.fromkeys(parts, task_named("classify").spec.reader.read(rows))
+    screen = Console(file=io.StringIO(), width=80)
+    looks = tell_files("classify", parts, examples, ReadingOptions(), console=screen)
+    told = [(part, line) for part, line in FilesRead(looks).lines if "labels" in line]
+    few = "; once, which is too few to learn: ugly"
+    assert told == [(part, "2 labels: good 2, ugly 1" + few * (part == "train")) for part in parts]
+    assert [line for line in screen.file.getvalue().splitlines() if "labels" in line] == [line for _, line in told]
+
+
+@pytest.mark.parametrize(
+    ("source", "said", "note"),
+    [
+        ("/home/ann/x/sci/qrels/train.tsv", "/home/ann/x/sci: left out 2: /home/ann/x/sci/corpus.jsonl: line 3",
+         "sci: left out 2: corpus.jsonl: line 3"),
+        ("/home/ann/my texts", "left out '/home/ann/my texts/a/b.txt'", "left out 'my texts/a/b.txt'"),
+        ("/home/ann/*/b.txt", "/home/ann/a/b.txt: line 3", "a/b.txt: line 3"),
+        ("data/r.csv", "data/r.csv: 1/2 of old-data/r.csv", "r.csv: 1/2 of old-data/r.csv"),
+        ("data/r.csv", f"{Path.cwd()}/data/r.csv: line 3", "r.csv: line 3"),
+        ("../r.csv", "../r.csv: line 3", "r.csv: line 3"),
+        ("r.csv", "r.csv: reads a/b from c", "r.csv: reads a/b from c"),
+        ("/home/\udcff/gut\udcff.csv", "/home/\udcff/gut\udcff.csv: line 3", "gut\ufffd.csv: line 3"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore")
+def test_a_note_names_no_folder_of_this_machine(source, said, note):
+    notes = []
+    with noted(notes, [[{"text": "a"}], "/home/other.csv", source]):
+        warnings.warn(said, stacklevel=1)
+    assert notes == [note]
+
+
+@pytest.mark.filterwarnings("ignore:.*left out 2")
+def test_no_folder_of_this_machine_is_kept_of_a_beir_folder(tiny_model, tmp_path):
+    folder = tmp_path / "ann" / "sci"
+    (folder / "qrels").mkdir(parents=True)
+    passages = [{"_id": "d1", "text": "the man"}, {"_id": "d2", "text": "a book"}, {"_id": "d3", "text": ""}]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in passages))
+    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "who"}\n{"_id": "q2", "text": "what"}\n')
+    (folder / "qrels" / "train.tsv").write_text("q1\td1\t1\nq2\td2\t1\nq2\td3\t1\n")
+    how = {"train": folder / "qrels" / "train.tsv", "dev": folder / "qrels" / "train.tsv", "faults": "skip"}
+    done = bertsmith.finetune("embed", tiny_model, tmp_path / "run", **how, epochs=1)
+    (note,) = FilesRead.of_run(tmp_path / "run").notes
+    assert note.startswith("sci: left out 2 judgements and texts: corpus.jsonl: line 3 has an empty text · ")
+    card = (done.model_folder / "README.md").read_text(encoding="utf-8")
+    for kept in ((tmp_path / "run" / READING_FILE).read_text(), done.report.read_text(encoding="utf-8"), card):
+        assert str(folder.parent) not in kept
+
+
+URL = "memory://read-once/r.csv"
+
+
+@pytest.mark.filterwarnings("ignore:.*r.csv")
+def test_a_url_is_downloaded_once(reviews, tiny_model, tmp_path, monkeypatch):
+    with fsspec.open(URL, "wb") as file:
+        file.write(reviews.read_bytes())
+    opened, open_source = [], sources.open_source
+    monkeypatch.setattr(sources, "open_source", lambda name: opened.append(name) or open_source(name))
+    found = bertsmith.look(URL)
+    assert (found.first_line, found.notes[:1]) == (f"r.csv: {FORM}; 32 rows for classify", tuple(NOTES[:1]))
+    assert opened.count(URL) == 1
+    bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=URL, epochs=1, faults="skip")
+    read = FilesRead.of_run(tmp_path / "run")
+    assert (read.files["train"].form, read.files["train"].name, read.notes) == (FORM, "r.csv", tuple(NOTES))
+    assert opened.count(URL) == 2
+    bertsmith.evaluate(tmp_path / "run" / "model", URL, faults="skip", console=Console(quiet=True))
+    assert opened.count(URL) == 3
+    bertsmith.solve(URL, tmp_path / "solved", faults="skip")
+    assert opened.count(URL) == 4
+    with pytest.raises(InputError, match=f"^{URL}: line 32 has an empty label"):
+        bertsmith.look(URL, faults="refuse")
 
 
 @pytest.mark.parametrize("command", ["finetune", "evaluate"])

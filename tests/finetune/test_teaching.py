@@ -14,7 +14,7 @@ from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import ChoiceExample, LabelledText, MultiLabelledText, RankingExample, ScoredText
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks import make_task
+from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.teaching import TaughtLoss, TeachingOptions, labelled_by_teacher
 from bertsmith.model import ModelForPreTraining
 from bertsmith.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
@@ -87,7 +87,7 @@ def teachers(start, tmp_path_factory):
     def teacher_of(name):
         if name not in made:
             made[name] = tmp_path_factory.mktemp("teachers") / name
-            task = make_task(name, TASKS[name])
+            task = task_named(name).of(TASKS[name])
             fine_tune(
                 task, start, TASKS[name], TASKS[name], made[name], FineTuningSettings(**{**vars(SHORT), "epochs": 4})
             )
@@ -98,7 +98,7 @@ def teachers(start, tmp_path_factory):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_learns_from_a_teacher(name, start, teachers, tmp_path):
-    task = make_task(name, TASKS[name])
+    task = task_named(name).of(TASKS[name])
     fine_tune(task, start, TASKS[name], TASKS[name], tmp_path, SHORT, teacher=teachers(name))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["teacher_loss"] > 0
@@ -121,8 +121,8 @@ def test_every_task_learns_from_a_teacher(name, start, teachers, tmp_path):
 
 
 def test_labels_in_another_order_are_the_same_labels(start, teachers):
-    task = make_task("classify", TASKS["classify"])
-    teacher = make_task("classify", [*TASKS["classify"]])
+    task = task_named("classify").of(TASKS["classify"])
+    teacher = task_named("classify").of([*TASKS["classify"]])
     rows = torch.tensor([[1.0, 2.0]])
     assert task.from_teacher(teacher, rows).equal(rows)
     turned = type(task)(tuple(reversed(task.labels)))  # type: ignore[call-arg]
@@ -131,7 +131,7 @@ def test_labels_in_another_order_are_the_same_labels(start, teachers):
 
 def test_texts_without_labels_are_judged_by_the_teacher(teachers, tmp_path):
     (tmp_path / "more.txt").write_text("\n".join(TEXTS) + "\n\n", encoding="utf-8")
-    task = make_task("classify", TASKS["classify"])
+    task = task_named("classify").of(TASKS["classify"])
     teaching = TeachingOptions(teachers("classify"), (str(tmp_path / "more.txt"),))
     examples = labelled_by_teacher(task, teaching, "auto")
     assert [example.text for example in examples] == TEXTS
@@ -141,7 +141,7 @@ def test_texts_without_labels_are_judged_by_the_teacher(teachers, tmp_path):
 @pytest.mark.parametrize("name", ["multilabel", "regress"])
 def test_other_tasks_get_labels_of_the_teacher(name, start, teachers, tmp_path):
     (tmp_path / "more.txt").write_text(TEXTS[0], encoding="utf-8")
-    task = make_task(name, TASKS[name])
+    task = task_named(name).of(TASKS[name])
     (example,) = labelled_by_teacher(task, TeachingOptions(teachers(name), (str(tmp_path / "more.txt"),)), "auto")
     assert type(example) is type(TASKS[name][0])
     assert task.encode(load_tokenizer(start), [example], 24)
@@ -161,7 +161,7 @@ def test_lines_that_cannot_be_labelled_are_counted(teachers, tmp_path, monkeypat
     (tmp_path / "more.txt").write_text("the man\n\nthe bread\n", encoding="utf-8")
     teaching = TeachingOptions(teachers("classify"), (str(tmp_path / "more.txt"),))
     with pytest.warns(UserWarning, match=r"more\.txt: left out 1 lines: line 3: there is bread in it"):
-        (example,) = labelled_by_teacher(make_task("classify", TASKS["classify"]), teaching, "auto")
+        (example,) = labelled_by_teacher(task_named("classify").of(TASKS["classify"]), teaching, "auto")
     assert example.text == "the man"
 
 
@@ -173,7 +173,7 @@ def test_pairs_without_relevance_get_that_of_the_teacher(teachers, tmp_path, act
     task.write_text(json.dumps(json.loads(task.read_text()) | {"activation": activation}))
     (tmp_path / "more.txt").write_text("the man\tthe man reads the book .", encoding="utf-8")
     teaching = TeachingOptions(str(tmp_path / "teacher"), (str(tmp_path / "more.txt"),))
-    (example,) = labelled_by_teacher(make_task("rank", TASKS["rank"]), teaching, "auto")
+    (example,) = labelled_by_teacher(task_named("rank").of(TASKS["rank"]), teaching, "auto")
     assert (example.query, example.text) == ("the man", "the man reads the book .")
     pipeline = load_pipeline("rank", tmp_path / "teacher")
     assert pipeline.activation == activation
@@ -199,7 +199,7 @@ def test_the_command_learns_from_labels_a_teacher_and_more_text(start, teachers,
 
 
 def test_what_cannot_teach(start, teachers, tmp_path):
-    task = make_task("classify", TASKS["classify"])
+    task = task_named("classify").of(TASKS["classify"])
     tokenizer = load_tokenizer(start)
 
     def taught(task, folder, tokenizer=tokenizer, max_length=24):
@@ -220,5 +220,5 @@ def test_what_cannot_teach(start, teachers, tmp_path):
     (tmp_path / "more.txt").write_text("the man", encoding="utf-8")
     with pytest.raises(ConfigError, match="without labels"):
         labelled_by_teacher(
-            make_task("tag", TASKS["tag"]), TeachingOptions(teachers("tag"), (str(tmp_path / "more.txt"),)), "auto"
+            task_named("tag").of(TASKS["tag"]), TeachingOptions(teachers("tag"), (str(tmp_path / "more.txt"),)), "auto"
         )

@@ -8,7 +8,7 @@ from bertsmith.finetune.datasets.questions import Answer, QuestionExample
 from bertsmith.finetune.datasets.related import RelatedTexts
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import ChoiceExample, LabelledText, MultiLabelledText, RankingExample, ScoredText
-from bertsmith.finetune.tasks import make_task
+from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.task import Evaluation, fingerprint_of
 from bertsmith.inference.classify import Prediction
 from typed_command import typed
@@ -82,19 +82,19 @@ TOLD = {
 @pytest.mark.parametrize("case", TOLD)
 def test_a_file_that_cannot_carry_a_figure_says_so(case):
     name, train, dev, said = TOLD[case]
-    told = make_task(name, train).cautions(dev)
+    told = task_named(name).of(train).cautions(dev)
     assert [one for one in told if said in one]
 
 
 @pytest.mark.parametrize("name", ["classify", "tag"])
 def test_a_file_that_carries_its_figure_says_nothing(name):
     examples = {"classify": LABELLED, "tag": TAGGED}[name]
-    assert make_task(name, examples).cautions(examples) == []
+    assert task_named(name).of(examples).cautions(examples) == []
 
 
 def test_texts_that_were_learned_from_are_counted_and_scored_apart():
     """Nine texts of twelve were learned, and predicted well; of the three new ones one is right."""
-    task = make_task("classify", LABELLED)
+    task = task_named("classify").of(LABELLED)
     labels = [example.label for example in LABELLED[:10]] + ["a", "a"]
     predictions = [Prediction(label, {"a": float(label == "a"), "b": float(label == "b")}) for label in labels]
     dev = [*LABELLED[:9], *(LabelledText(f"new {n}", None, "b") for n in range(3))]

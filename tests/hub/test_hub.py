@@ -21,6 +21,7 @@ from rich.console import Console
 from bertsmith import hub as door
 from bertsmith import load_pipeline
 from bertsmith.errors import CheckpointError
+from bertsmith.finetune.tasks import all_tasks
 from bertsmith.hub import hub_name, model_folder
 from bertsmith.model import BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -212,6 +213,29 @@ def test_fine_tuning_notes_its_commit_and_keeps_to_it(named, moved, run, fails):
     run(*job, "--model", "org/tiny", "--out", "fresh")
     assert json.loads(Path("fresh/finetune.json").read_text())["start"]["commit"] == commit
     assert run("predict", "the man", "--model", "run/model")
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "length"),
+    [("embed", "the man\ta book", 9), ("rank", "the man\ta book\t1", 9), ("classify", "the man\tfood", 32)],
+)
+def test_fine_tuning_by_name_reads_as_much_as_the_folder_says(hub, tiny_model, run, task, row, length):
+    (tiny_model / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    hub.add("org/short", tiny_model)
+    limits = [
+        all_tasks()[task].length_limit(folder, asked) for folder in ("org/short", tiny_model) for asked in (0, 5, 40)
+    ]
+    assert limits == [length, 5, 32] * 2
+    others = {"embed": "who\tthe man", "rank": "the man\tbread\t0", "classify": "bread\tbook"}
+    head = {"embed": "query\tpositive", "rank": "query\ttext\tlabel", "classify": "text\tlabel"}
+    Path("train.tsv").write_text(
+        "\n".join([head[task], *[row, others[task]] * 2, row.replace("man", "man " * 40)]) + "\n"
+    )
+    job = ("finetune", task, "--train", "train.tsv", "--dev", "train.tsv", "--epochs", 1, "--batch-size", 2)
+    said = run(*job, "--model", "org/short", "--out", "run")
+    assert f"longer than the model reads ({length})" in said
+    assert json.loads(Path("run/model/task.json").read_text())["max_length"] == length
+    assert f"It reads {length} word pieces at a time" in Path("run/model/README.md").read_text()
 
 
 def test_a_noted_commit_that_is_gone_is_named(named, moved, run, fails, tmp_path):

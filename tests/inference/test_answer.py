@@ -10,7 +10,7 @@ import torch
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import answer
-from bertsmith.inference.answer import Answer, best_of_each
+from bertsmith.inference.answer import Answer, BestSpans
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertConfig, BertForQuestionAnswering, best_spans
 from bertsmith.model.heads import SpanScores
@@ -130,15 +130,17 @@ def test_the_search_over_a_batch_is_the_one_over_each_sequence(lengths, count, m
     start, end = values[torch.randint(0, len(values), (2, sum(lengths)), generator=generator)]
     types = [[0] * 2 + [1] * (length - 2) for length in lengths]
     batch = RaggedBatch.from_sequences([[5] * length for length in lengths], types)
-    rows = best_of_each(SpanScores(start, end), batch, count, max_tokens)
+    rows = BestSpans(count, max_tokens)(lambda _: SpanScores(start, end), batch)
     assert rows.shape == (len(lengths), 1 + count, 3)
     parts = zip(rows.tolist(), start.split(lengths), end.split(lengths), types, strict=True)
     for row, first, last, kinds in parts:
         allowed = torch.tensor(kinds).bool()
         allowed[-1] = False
-        best = best_spans(SpanScores(first, last), allowed, count=count, max_tokens=max_tokens)
-        assert row[0] == [0, 0, best.null_score]
-        assert [tuple(span) for span in row[1:] if span[2] > -math.inf] == best.spans
+        scores = SpanScores(first[None], last[None])
+        best = best_spans(scores, allowed[None], count=count, max_tokens=max_tokens)[0].tolist()
+        assert row[0] == [0, 0, float(first[0] + last[0])]
+        found, expected = ([span for span in spans if span[2] > -math.inf] for spans in (row[1:], best))
+        assert found == expected
 
 
 def pointing_model(tokenizer, first, last, max_length):

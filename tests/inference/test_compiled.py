@@ -173,11 +173,11 @@ def test_auto_takes_the_fastest_for_short_and_for_long_batches_apart_and_keeps_t
         ([1.0, 0.6, 0.5, 1.0, 0.6, 0.5], EngineChoice("openvino", "openvino")),
     ):
         left = iter(times)
-        monkeypatch.setattr(compiled, "_seconds", lambda *_, left=left: next(left))
+        monkeypatch.setattr(compiled, "seconds_of", lambda *_, left=left: next(left))
         backbone = backbone_of()
         assert compile_backbone(backbone, "auto") == expected
         # 第二次不再量：答案在模型的图旁边
-        monkeypatch.setattr(compiled, "_seconds", lambda *_: pytest.fail("measured again"))
+        monkeypatch.setattr(compiled, "seconds_of", lambda *_: pytest.fail("measured again"))
         assert compile_backbone(backbone_of(), "auto") == expected
         for verdict in shared_cache.glob("engines/*.json"):
             verdict.write_text("{")
@@ -258,7 +258,7 @@ def test_what_does_not_go_together(tiny_model):
 def test_bf16_with_a_graph(tiny_model, monkeypatch, engine):
     # torch，然后两个图依次，先短批次，后长批次
     times = iter([1.0, 0.5, 0.6, 1.0, 2.0, 2.0] if engine == "onnxruntime" else [1.0, 0.6, 0.5, 1.0, 0.6, 0.5])
-    monkeypatch.setattr(compiled, "_seconds", lambda *_: next(times))
+    monkeypatch.setattr(compiled, "seconds_of", lambda *_: next(times))
     mixed = Embed.load(tiny_model, precision="bf16", engine="auto")
     assert (mixed.engine.precision, mixed.engine.kind) == ("bf16", engine)
     exact = Embed.load(tiny_model, precision="float32")

@@ -310,12 +310,35 @@ def test_a_file_that_is_no_text_leaves_nothing_behind(content, error, tiny_model
     assert not (tmp_path / "parent").exists()
 
 
+def test_a_disk_that_is_full_before_the_first_part_leaves_nothing_behind(text, tiny_model, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise RunFolderError("no space left")
+
+    monkeypatch.setattr("bertsmith.inference.embed_files.write_json", full)
+    with pytest.raises(RunFolderError, match="no space left"):
+        embed_files([text], tiny_model, tmp_path / "parent" / "x.npy")
+    assert not (tmp_path / "parent").exists()
+
+
 @pytest.mark.parametrize("options", [["--out", "x.npy"], ["--json"], ["--compare", "the man"]])
-def test_a_table_is_not_taken_for_lines_of_text(options, tiny_model, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("a.csv", 'id,text\n1,"the man, the woman"\n', "a.csv: is a table, and plain text is needed"),
+        ("a.html", "<p>\nthe man\n</p>\n", "a.html: is a document, whose lines are no texts"),
+        ("a.eml", "From: ada\n\nthe man\n", "a.eml: is a document, whose lines are no texts"),
+    ],
+)
+def test_what_has_no_text_on_each_line_is_refused(
+    options, name, content, error, tiny_model, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.csv").write_text('id,text\n1,"the man, the woman"\n', encoding="utf-8")
-    said = typed(capsys, "embed", "a.csv", "--model", tiny_model, *options, code=2)
-    assert "a.csv: is a table, and plain text is needed; write its texts to a .txt file, a line each" in said
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    said = typed(capsys, "embed", name, "--model", tiny_model, *options, code=2)
+    assert f"{error}; write its texts to a .txt file, a line each" in said
+    # 没有 --text-field 的命令，出路里也不提它
+    assert "--text-field" not in said
+    assert os.listdir(tmp_path) == [name]
 
 
 @pytest.mark.parametrize(
@@ -325,19 +348,21 @@ def test_a_table_is_not_taken_for_lines_of_text(options, tiny_model, tmp_path, m
         ({"files": []}, "no file"),
         ({"out": "x.txt"}, r"must end in \.npy or \.parquet"),
         ({"folder": "nowhere"}, "no such model folder"),
-        ({"settings": EmbedSettings(precision="fp8")}, "precision 'fp8' is unknown"),
-        ({"settings": EmbedSettings(pooling="sum")}, "pooling 'sum' is unknown"),
-        ({"settings": EmbedSettings(pooling="last-four")}, "needs 4 layers"),
-        ({"settings": EmbedSettings(dims=65)}, "dims 65 is outside 1 to 64"),
-        ({"settings": EmbedSettings(prompt="nowhere")}, "nowhere"),
-        ({"settings": EmbedSettings(encoding="utf-99")}, "no such text encoding"),
+        ({"settings": {"precision": "fp8"}}, "precision 'fp8' is unknown"),
+        ({"settings": {"pooling": "sum"}}, "pooling 'sum' is unknown"),
+        ({"settings": {"pooling": "last-four"}}, "needs 4 layers"),
+        ({"settings": {"dims": 0}}, "dims is 0; give at least 1"),
+        ({"settings": {"dims": 65}}, "dims 65 is outside 1 to 64"),
+        ({"settings": {"prompt": "nowhere"}}, "nowhere"),
+        ({"settings": {"encoding": "utf-99"}}, "no such text encoding"),
         ({"engine": "cloud"}, "'cloud' is unknown"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(changes, error, text, tiny_model, tmp_path):
     request = {"files": [text], "folder": tiny_model, "out": tmp_path / "parent" / "x.npy", **changes}
+    told = request.pop("settings", {})
     with pytest.raises(BertsmithError, match=error) as caught:
-        embed_files(request.pop("files"), request.pop("folder"), request.pop("out"), **request)
+        embed_files(*(request.pop(name) for name in ("files", "folder", "out")), EmbedSettings(**told), **request)
     assert isinstance(caught.value, InputError | ConfigError | CheckpointError)
     assert not (tmp_path / "parent").exists()
 

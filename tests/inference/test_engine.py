@@ -11,7 +11,6 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import Engine, InferenceConfig, load_pipeline
 from bertsmith.inference import engine as precision_module
-from bertsmith.inference.engine import stream_rows
 from bertsmith.kernels.layers import Linear
 from bertsmith.kernels.matmul import has_int8_kernels, linear_int8, quantized
 from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel
@@ -131,28 +130,9 @@ def test_one_failing_pack_ends_the_call(engine):
         torch.set_num_threads(before)
 
 
-def test_an_endless_input_is_read_a_little_ahead_only(engine, monkeypatch):
-    monkeypatch.setattr("bertsmith.inference.engine.PART", 10)
-    read = 0
-
-    def endless():
-        nonlocal read
-        while True:
-            read += 1
-            yield [read % 50, 1]
-
-    rows = stream_rows(engine, endless(), first_states)
-    blocks = [next(rows) for _ in range(3)]
-    assert [len(block) for block in blocks] == [10, 10, 10]
-    assert read == 30
-    whole = engine.run([[number % 50, 1] for number in range(1, 31)], None, first_states)
-    torch.testing.assert_close(torch.cat(blocks), whole, atol=1e-5, rtol=0)
-
-
 def test_nothing_to_run(engine):
     assert engine.run_tokens([], None, all_states) == []
     assert engine.run_positions([], None, [], states_at) == []
-    assert list(stream_rows(engine, [], first_states)) == []
     with pytest.raises(InputError, match="nothing to run"):
         engine.run([], None, first_states)
 
@@ -177,7 +157,7 @@ def test_what_cannot_be_run_is_one_line(engine, call, error):
 def test_impossible_settings_are_refused():
     with pytest.raises(ConfigError, match="precision 'int4' is unknown; use float32, bf16, int8, auto"):
         InferenceConfig(precision="int4")
-    with pytest.raises(ConfigError, match="cannot be negative"):
+    with pytest.raises(ConfigError, match="batch_tokens is -1; give at least 0"):
         InferenceConfig(batch_tokens=-1)
     with pytest.raises(ConfigError, match="int8 is for the CPU"):
         precision_module.apply_precision(BertModel(BertConfig.named("1/64")), "int8", torch.device("cuda"))
@@ -318,7 +298,7 @@ def test_auto_refuses_what_is_fast_but_wrong(tiny_model, monkeypatch):
         original(model, precision, device)
 
     monkeypatch.setattr(precision_module, "apply_precision", noted)
-    monkeypatch.setattr(precision_module, "_seconds", lambda *_: times[applied[-1]])
+    monkeypatch.setattr(precision_module, "seconds_of", lambda *_: times[applied[-1]])
     choice = precision_module.choose_precision(model, torch.device("cpu"))
     assert choice.precision == "float32" == applied[-1]
     if has_int8_kernels():
@@ -333,5 +313,5 @@ def test_auto_says_that_states_are_no_numbers(tiny_model):
 
 
 def test_precision_reaches_every_pipeline(tiny_model):
-    for kind in ("fill-mask", "next-sentence", "embed", "similarity"):
+    for kind in ("fill-mask", "next-sentence", "embed"):
         assert load_pipeline(kind, tiny_model, precision="bf16", device="cpu").engine.precision == "bf16"

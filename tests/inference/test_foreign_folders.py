@@ -115,7 +115,7 @@ def test_a_folder_that_cuts_its_vectors_is_followed(tiny_model, tmp_path):
     assert expected.shape == embed(texts).shape == (2, 8)
     np.testing.assert_allclose(embed(texts), expected, atol=1e-5, rtol=1e-5)
     assert embed(texts, dims=4).shape == (2, 4)
-    assert load_pipeline("similarity", tiny_model, precision="float32")(texts).shape == (2, 2)
+    assert embed.compare(texts).shape == (2, 2)
     export_onnx(tiny_model, tmp_path / "onnx")
     assert read_sentence_folder(tmp_path / "onnx").dims == 8
 
@@ -132,7 +132,7 @@ def test_an_impossible_width_is_refused(dims, tiny_model):
 
 def test_vectors_of_a_model_that_never_learned_any_are_told_once(tiny_model):
     with pytest.warns(UserWarning, match=r"never trained for vectors of texts.*bertsmith finetune embed"):
-        load_pipeline("similarity", tiny_model, precision="float32")
+        load_pipeline("embed", tiny_model, precision="float32")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_pipeline("embed", tiny_model, precision="float32")

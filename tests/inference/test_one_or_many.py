@@ -36,9 +36,9 @@ CASES = {
 
 
 def test_every_pipeline_is_tried():
-    """`rank` has one query and a list by its nature; `similarity` and `features` are `embed` and `tag`."""
+    """`rank` has one query and a list by its nature; `features` is `tag`."""
     # 别的测试会登记自己的管道（grade）
-    assert {*CASES, "rank", "similarity", "features"} == {*all_pipelines()} - {"grade"}
+    assert {*CASES, "rank", "features"} == {*all_pipelines()} - {"grade"}
 
 
 @pytest.fixture

@@ -163,22 +163,20 @@ def test_hostile_texts_have_unit_vectors(tiny_model, text):
 
 
 def test_similarity_is_the_cosine_of_sentence_transformers(minilm_folder):
-    pipeline = load_pipeline("similarity", minilm_folder, precision="float32", device="cpu")
+    compare = load_pipeline("embed", minilm_folder, precision="float32", device="cpu").compare
     left, right = (
         ["The man eats bread.", "It rains."],
         ["A person is eating.", "Water falls from the sky.", "It rains."],
     )
     reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")
     expected = sentence_transformers.util.cos_sim(reference.encode(left), reference.encode(right)).numpy()
-    got = pipeline(left, right)
+    got = compare(left, right)
     np.testing.assert_allclose(got, expected, atol=1e-5)
     assert got.max() <= 1.0
-    np.testing.assert_allclose(np.diag(pipeline(left)), 1.0, atol=1e-6)
-    assert pipeline(left, []).shape == (2, 0)
+    np.testing.assert_allclose(np.diag(compare(left)), 1.0, atol=1e-6)
+    assert compare(left, []).shape == (2, 0)
     with pytest.raises(InputError, match="not a single string"):
-        pipeline(left, "It rains.")
-    assert pipeline(left[0], right[0]) == pytest.approx(got[0, 0], abs=1e-6)
-    np.testing.assert_allclose(pipeline(left[0], right), got[0], atol=1e-6)
+        compare(left, "It rains.")
 
 
 def test_next_sentence_equals_the_reference(tiny_model):
@@ -262,7 +260,6 @@ class Recorder:
         ("fill-mask", ("the [MASK] eats",)),
         ("next-sentence", (["the man"], ["a book"])),
         ("embed", (["the man"],)),
-        ("similarity", (["the man"],)),
     ],
 )
 def test_another_engine_may_take_the_place(tiny_model, kind, arguments):
@@ -357,13 +354,32 @@ def test_a_model_of_one_segment_reads_no_pairs(tiny_model):
     ("kind", "arguments"),
     [
         ("fill-mask", (["the [MASK]", None],)),
-        ("similarity", (["the man"], ["a book", None])),
+        ("embed", (["a book", None],)),
         ("next-sentence", (["the man", "a"], ["eats", None])),
     ],
 )
 def test_what_is_no_text_is_named_wherever_it_stands(kind, arguments, tiny_model):
     with pytest.raises(InputError, match="text 1 of 2 is None, not a string"):
         load_pipeline(kind, tiny_model)(*arguments)
+
+
+def test_an_endless_input_is_read_a_little_ahead_only(tiny_model, monkeypatch):
+    monkeypatch.setattr("bertsmith.inference.embed.PART", 10)
+    embed, read = load_pipeline("embed", tiny_model, precision="float32"), 0
+
+    def endless():
+        nonlocal read
+        while True:
+            read += 1
+            yield "the man " * (read % 7)
+
+    rows = embed.stream(endless())
+    blocks = [next(rows) for _ in range(3)]
+    assert [len(block) for block in blocks] == [10, 10, 10]
+    assert read == 30
+    whole = embed(["the man " * (number % 7) for number in range(1, 31)])
+    np.testing.assert_allclose(np.concatenate(blocks), whole, atol=1e-5)
+    assert list(embed.stream([])) == []
 
 
 def test_streamed_texts_are_checked_too(tiny_model):
@@ -377,9 +393,8 @@ def test_streamed_texts_are_checked_too(tiny_model):
 def test_arrays_and_columns_are_lists_of_texts_too(tiny_model):
     texts, others = np.array(["the man", "a book"]), np.array(["eats", "bread"])
     lists = (texts.tolist(), others.tolist())
-    for kind in ("next-sentence", "similarity"):
-        pipeline = load_pipeline(kind, tiny_model)
-        np.testing.assert_array_equal(pipeline(texts, others), pipeline(*lists))
+    for call in (load_pipeline("next-sentence", tiny_model), load_pipeline("embed", tiny_model).compare):
+        np.testing.assert_array_equal(call(texts, others), call(*lists))
 
 
 def test_a_pipeline_from_elsewhere_is_found_by_its_name(tiny_model, monkeypatch):

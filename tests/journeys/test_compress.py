@@ -16,7 +16,7 @@ from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks import make_task
+from bertsmith.finetune.tasks import task_named
 from bertsmith.inference import Classify, Embed, InferenceConfig
 from bertsmith.inference.words import Words
 from bertsmith.journeys import compress as journey
@@ -46,7 +46,7 @@ def trained_in(folder, family):
     config = family_named(family).config.named("3/64", vocab_size=len(tokenizer)).with_position_limit(32)
     ModelForPreTraining(config.changed(num_attention_heads=4)).save_pretrained(folder / "start")
     tokenizer.save(folder / "start")
-    fine_tune(make_task("classify", EXAMPLES), folder / "start", EXAMPLES, EXAMPLES, folder / "run", SETTINGS)
+    fine_tune(task_named("classify").of(EXAMPLES), folder / "start", EXAMPLES, EXAMPLES, folder / "run", SETTINGS)
     lines = ["text\tlabel", *(f"{example.text}\t{example.label}" for example in EXAMPLES)]
     (folder / "dev.tsv").write_text("\n".join(lines), encoding="utf-8")
     (folder / "text.txt").write_text("\n".join(example.text for example in EXAMPLES), encoding="utf-8")

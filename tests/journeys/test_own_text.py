@@ -1,5 +1,6 @@
 """The main job on somebody's own files, in small."""
 
+import io
 import re
 import sys
 import warnings
@@ -30,6 +31,7 @@ CHINESE = "\n\n".join(
 
 
 @pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["english", "chinese"])
+@pytest.mark.usefixtures("unhurried")
 def test_a_file_becomes_a_model_and_a_report(tmp_path, text):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text(text, encoding="utf-8")
@@ -52,6 +54,7 @@ def test_a_file_becomes_a_model_and_a_report(tmp_path, text):
         ("electra", None, "rtd"),
     ],
 )
+@pytest.mark.usefixtures("unhurried")
 def test_on_own_text_masks_are_learned_and_pairs_where_they_are_asked_for(tmp_path, family, asked, learned):
     (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
     how = {"family": family, "objective": asked, "size": "2/64", "minutes": 0.05}
@@ -159,8 +162,8 @@ def test_a_time_in_which_the_fewest_steps_do_not_fit_is_refused(tmp_path, timed,
     with pytest.raises(ConfigError) as refused:
         quickstart(tmp_path / "a.txt", tmp_path / "q", minutes=0.05, **how)
     said = re.fullmatch(
-        rf"in 0.05 minutes, \S+ of them for preparation and report, {size} takes 0 of at least 20 steps on this"
-        r" machine; give ([\d.]+) minutes( or a smaller size)?",
+        rf"preparation and report take \S+ minutes; in 0.025, half of those asked for, {size} takes 0 of at least 20"
+        r" steps on this machine; give ([\d.]+) minutes( or a smaller size)?",
         str(refused.value),
     )
     assert said
@@ -175,14 +178,18 @@ def test_a_time_in_which_the_fewest_steps_do_not_fit_is_refused(tmp_path, timed,
 @pytest.mark.parametrize("how", [{}, {"family": "bert", "size": "2/64"}])
 @pytest.mark.parametrize(("spent", "left"), [(0.0, 1.0), (0.4, 0.6), (0.9, 0.5)])
 def test_preparing_counts_against_the_minutes(tmp_path, timed, recipes, monkeypatch, how, spent, left):
+    console = Console(file=io.StringIO(), width=500)
     (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
     monkeypatch.setattr(sys.modules["bertsmith.journeys.quickstart"], "_minutes_spent", lambda _: spent)
     with pytest.raises(ReachedTraining):
-        quickstart(tmp_path / "a.txt", tmp_path / "q", minutes=1.0, **how)
+        quickstart(tmp_path / "a.txt", tmp_path / "q", minutes=1.0, console=console, **how)
+    late = "preparation and report take 0.9 minutes; half of the 1 are kept for pre-training"
+    assert (late in console.file.getvalue()) == (spent > 0.5)
     # 训练自己计时的那几步也算在内
     assert left - 0.05 < recipes[0].length.minutes < left
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_report_and_the_terminal_say_what_the_loss_means(tmp_path, capsys):
     (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
     console = Console(width=200)
@@ -209,6 +216,7 @@ def test_an_objective_without_masks_has_no_report(tmp_path):
     assert not (tmp_path / "q").exists()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_little_text_of_many_characters_gets_a_larger_vocabulary(tmp_path):
     """Novels of 900 KB have more than 4,096 Chinese characters."""
     characters = [chr(0x4E00 + n) for n in range(4300)]
@@ -232,6 +240,7 @@ def test_the_amount_of_text_chooses_the_vocabulary():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unhurried")
 def test_files_in_mixed_encodings(tmp_path, shared_data):
     speeches = sorted((shared_data / "corpus" / "speeches").glob("*.txt"))[:12]
     latin = [p for p in (shared_data / "corpus" / "speeches").glob("*.txt") if any(b > 0x9F for b in p.read_bytes())][
@@ -241,6 +250,7 @@ def test_files_in_mixed_encodings(tmp_path, shared_data):
     assert result.metrics["mlm_loss"] > 0
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_output_inside_the_text_folder_is_not_read_as_text(tmp_path):
     (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
     how = {"out": tmp_path / "runs" / "q", "size": "1/64", "minutes": 0.05}
@@ -249,6 +259,7 @@ def test_the_output_inside_the_text_folder_is_not_read_as_text(tmp_path):
     assert quickstart(tmp_path, **how).details.pretraining.recipe == first.pretraining.recipe
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_one_long_held_out_sentence_is_enough_for_a_report(tmp_path):
     long = " ".join(f"clause {n} of a very long sentence," for n in range(40))
     text = "\n\n".join(f"Document {n}: {long} and so on." for n in range(4))

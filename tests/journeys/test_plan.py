@@ -17,7 +17,7 @@ from bertsmith.data.corpus.shards import TRAIN
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.journeys import plan as planning
-from bertsmith.journeys.plan import Forecast, Plan, PlanOptions
+from bertsmith.journeys.plan import Forecast, Pace, Plan, PlanOptions
 from bertsmith.settings import divided
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.train.distributed import Ranks
@@ -45,7 +45,7 @@ LAW = replace(LAWS["modernbert"], largest_miss=0.1, tokens_per_parameter=20.0)
 
 
 def forecast(size, parameters, loss, *, steps=100, tokens=3e6, measured=True, doubts=()):
-    return Forecast(size, parameters, 16, 0.1, measured, 0.05, steps, tokens, 1.0, loss, loss, loss, doubts)
+    return Forecast(size, parameters, 16, Pace(0.1, 0.0), measured, steps, tokens, 1.0, loss, loss, loss, doubts)
 
 
 SMALL, LARGE = forecast("1/64", 100_000, 4.0), forecast("tiny", 300_000, 4.2)
@@ -61,8 +61,8 @@ def test_what_a_time_would_bring(text):
     law = LAWS["modernbert"]
     for forecast in found.forecasts:
         # the time of the steps, of saving and of thirteen evaluations, each a forward pass over the held-out text
-        evaluating = 0.04 * found.text_tokens / 3 / (forecast.tokens / forecast.steps) * forecast.seconds_per_step
-        assert forecast.steps == pytest.approx((30 - 13 * evaluating) / (1.02 * forecast.seconds_per_step), abs=1)
+        evaluating = 0.04 * found.text_tokens / 3 / (forecast.tokens / forecast.steps) * forecast.pace.step
+        assert forecast.steps == pytest.approx((30 - 13 * evaluating) / (1.02 * forecast.pace.step), abs=1)
         assert forecast.measured
         assert forecast.passes == pytest.approx(forecast.tokens / found.text_tokens)
         expected = law.loss(forecast.parameters, forecast.tokens, found.unigram_entropy, text_tokens=found.text_tokens)
@@ -86,7 +86,7 @@ def test_a_size_that_takes_too_long_to_measure_is_guessed(text, monkeypatch):
     monkeypatch.setattr(planning, "MEASURING_SECONDS", 0.0)
     small, large = plan(text, minutes=0.5, size=("1/64", "8/256"), vocab_size=400).forecasts
     assert (small.measured, large.measured) == (True, False)
-    assert large.seconds_per_step > 5 * small.seconds_per_step
+    assert large.pace.step > 5 * small.pace.step
 
 
 def test_each_size_that_was_asked_for_is_answered(text):

@@ -140,7 +140,7 @@ def test_a_corpus_that_was_made_outlives_too_few_minutes(place, monkeypatch):
         quickstart("text.txt", "out", minutes=1)
     made = {path: path.stat().st_mtime_ns for path in (place / "out" / "corpus").iterdir() if path.name[0] != "."}
     assert made
-    monkeypatch.setattr(module, "best_size", lambda *_: SimpleNamespace(size="1/64", steps=1, loss=1.0))
+    monkeypatch.setattr(module, "best_size", lambda *_: SimpleNamespace(size="1/64", steps=1, loss=1.0, measured=False))
     with pytest.raises(ReachedTraining):
         quickstart("text.txt", "out", minutes=9)
     # 准备用去的时间从分钟数里扣除

@@ -8,7 +8,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.finetune.datasets.related import RelatedTexts
 from bertsmith.inference import load_pipeline
 from bertsmith.journeys import searching
-from bertsmith.journeys.searching import WAYS, compare_ways
+from bertsmith.journeys.searching import WAYS, SearchTask, compare_ways
 from bertsmith.retrieval import load_index
 from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.tinyworld import draw_stories, render
@@ -82,6 +82,18 @@ def test_other_queries_choose_the_weight_of_vectors(tiny_model, monkeypatch):
     weights = [compare_ways(meant, by, others, tiny_model, tiny_model).weight for by in (meant, worded)]
     assert weights[0] > 0.5
     assert weights[1] < 0.5
+
+
+@pytest.mark.parametrize(("weight", "mrr"), [(0.0, 1), (0.3, 1), (0.7, 1), (0.9, 1 / 2), (1.0, 1 / 2)])
+def test_words_and_vectors_find_by_their_weight(weight, mrr):
+    """By hand: cosines 0.6, 0.8 and 0 are 3/4, 1 and 0 of their range; one text has the word. 1 - w/4 > w below 0.8."""
+    examples = [RelatedTexts("red", "red sun", ("blue moon", "green tree"))]
+    vectors = [np.array([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0]], dtype=np.float32)]
+    found = SearchTask(weight=weight).scored(examples, vectors)
+    assert found.metrics["mrr"] == pytest.approx(mrr)
+    assert bool(found.mistakes) == (mrr < 1)
+    remark = f"vectors without words have ndcg_at_10 0.631; in an index they count {weight:g}"
+    assert (remark in found.remarks) == (weight < 1)
 
 
 def test_what_cannot_be_searched(text, tmp_path):

@@ -14,6 +14,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
@@ -28,6 +29,7 @@ from bertsmith.journeys import more_labels
 from bertsmith.journeys import solve as journey
 from bertsmith.journeys.more_labels import gain_of_twice
 from bertsmith.model import BertConfig, BertForPreTraining
+from bertsmith.retrieval import load_index
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith_school.looking.scored import Explainable
@@ -86,6 +88,25 @@ def test_words_alone_are_kept_where_nothing_else_is_given(tmp_path):
     assert bertsmith.solve(iter(rows_of(600, 0)), tmp_path / "out").details == found.details
     with pytest.raises(RunFolderError, match="another"):
         bertsmith.solve(rows_of(600, 1), tmp_path / "out")
+
+
+def test_the_report_shows_what_was_read(tmp_path):
+    path = tmp_path / "r.csv"
+    rows = [f"{number},{row['text']},{row['label']}\n" for number, row in enumerate(rows_of(80, 0))]
+    path.write_text("no,Review Text,Verdict\n" + "".join(rows) + "80,an unlabelled review,\n")
+    with pytest.warns(UserWarning, match="left out 1 rows: line 82 has an empty label"):
+        found = bertsmith.solve(path, tmp_path / "out", faults="skip")
+    first, second = found.report.read_text().split("<h2>")[1:3]
+    assert first.startswith("What was read</h2>")
+    assert second.startswith("What was tried</h2>")
+    for told in (
+        "r.csv: CSV with ",
+        "columns: text from Review Text, label from Verdict; not read: no",
+        "2 labels: ",
+        "r.csv: left out 1 rows: line 82 has an empty label",
+    ):
+        assert told in first
+    assert str(tmp_path) not in first
 
 
 def test_what_dev_and_test_share_with_the_labels_is_counted_said_and_scored_apart(tmp_path):
@@ -354,6 +375,106 @@ def test_few_choices_and_rankings_are_held_out_in_turn(task, rows, tmp_path):
         assert pipeline("red sun moon", ["a blue stone", "the red moon"])[0].index == 1
 
 
+def related_rows(count, seed):
+    """A query has two words of its text, of which others have one or both; in one of ten it has none."""
+    draws, found = random.Random(seed), []
+    kinds = [word for words in WORDS.values() for word in words]
+    for number in range(count):
+        who, what, thing = draws.choice(PEOPLE), draws.choice(kinds), draws.choice(("book", "bread", "house"))
+        query = f"{what} {thing}" if draws.random() > 0.1 else f"something {number}"
+        found.append({"query": query, "positive": f"{who} reads of a {what} {thing} {seed} {number}"})
+    return found
+
+
+def test_pairs_are_solved_by_an_encoder_and_its_weight_in_a_search(encoder, tmp_path, monkeypatch):
+    """What the answer is said to find, an index made with it finds."""
+    for name, value in (("STEPS", 8), ("MOST_SEEDS", 1), ("WEIGHTS", (0.3,))):
+        monkeypatch.setattr(journey, name, value)
+    rows, out = related_rows(40, 1), tmp_path / "out"
+    found = bertsmith.solve(related_rows(90, 0), out, dev=rows, test=rows, task="embed", model=encoder, minutes=5.0)
+    solved = found.details
+    assert [one.name for one in solved.tries][:4] == ["majority", "words", "frozen encoder", "fine-tuned encoder"]
+    assert (solved.task, solved.mix) == ("embed", (0.3, 0.7, 0.0))
+    assert solved.answer in ("words + frozen encoder", "words + fine-tuned encoder")
+    assert solved.test.metrics == pytest.approx(solved.dev.metrics)
+    alone = bertsmith.evaluate(found.model_folder, rows).metrics["ndcg_at_10"]
+    assert alone == pytest.approx({one.name: one.score for one in solved.tries}[solved.answer.removeprefix("words + ")])
+    remark = f"vectors without words have ndcg_at_10 {alone:.3f}; in an index they count 0.3"
+    assert remark in solved.dev.remarks
+    page = found.report.read_text()
+    assert remark in page
+    assert "bertsmith index YOUR_FOLDER" in page
+
+    embed, texts = load_pipeline("embed", found.model_folder, precision="float32"), [row["positive"] for row in rows]
+    theirs = sentence_transformers.SentenceTransformer(str(found.model_folder), device="cpu")
+    np.testing.assert_allclose(embed(texts), theirs.encode(texts), atol=1e-5)
+
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for number, text in enumerate(texts):
+        (notes / f"{number}.txt").write_text(text)
+    bertsmith.index(notes, found.model_folder, tmp_path / "index")
+    index = load_index(tmp_path / "index")
+    assert index.stored.current.weight == 0.3
+    by_query = {}
+    for number, row in enumerate(rows):
+        by_query.setdefault(row["query"], set()).add(f"{number}.txt")
+    ranks = [[hit.file in right for hit in index.search(query, k=40)].index(True) for query, right in by_query.items()]
+    assert found.metrics["mrr"] == pytest.approx(np.mean([1 / (1 + rank) for rank in ranks]))
+
+
+@pytest.mark.parametrize(("weights", "answer"), [((0.0,), "words"), ((1.0,), "frozen encoder"), (None, None)])
+def test_the_best_weight_of_vectors_is_taken(weights, answer, encoder, tmp_path, monkeypatch):
+    """Nothing that was tried is better; where words are best, the folder has an encoder all the same."""
+    monkeypatch.setattr(journey._Job, "_encoder", lambda *_, **__: None)
+    if weights is not None:
+        monkeypatch.setattr(journey, "WEIGHTS", weights)
+    rows = related_rows(40, 1)
+    found = bertsmith.solve(related_rows(20, 0), tmp_path / "out", dev=rows, task="embed", model=encoder)
+    *tries, last = found.details.tries
+    if answer is None:
+        assert last.score >= max(one.score for one in tries if one.score is not None)
+    else:
+        assert last.score == next(one.score for one in tries if one.name == answer)
+        assert found.details.answer == answer
+    assert json.loads((found.model_folder / "task.json").read_text())["weight"] == found.details.mix[0]
+    assert load_pipeline("embed", found.model_folder)(["a book"]).shape == (1, 64)
+
+
+def test_vectors_are_learned_from_nothing(tmp_path, monkeypatch):
+    for name, value in (("LEAST_PRETRAINING", 0.0), ("STEPS", 8), ("MOST_SEEDS", 1)):
+        monkeypatch.setattr(journey, name, value)
+    real = journey.quickstart
+    monkeypatch.setattr(journey, "quickstart", lambda *given, **more: real(*given, **more, size="1/64", vocab_size=300))
+    rows = related_rows(100, 0)
+    found = bertsmith.solve(rows, tmp_path / "out", task="embed", text=_text(tmp_path), minutes=0.3)
+    names = [one.name for one in found.details.tries]
+    assert names[2:5] == ["pre-trained from nothing", "frozen from nothing", "fine-tuned from nothing"]
+    assert found.details.answer.endswith("from nothing")
+    split = json.loads((tmp_path / "out/split.json").read_text())
+    assert sorted(split["train"] + split["dev"]) == list(range(100))
+    assert (found.model_folder / "modules.json").exists()
+
+
+def test_pairs_with_scores_are_solved_by_their_cosines(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(journey, "STEPS", 8)
+    draws, rows = random.Random(0), []
+    for _ in range(120):
+        words, others = draws.sample(PEOPLE, 3), draws.sample(PEOPLE, 3)
+        score = len({*words} & {*others}) / 3
+        rows.append({"sentence1": " ".join(words), "sentence2": " ".join(others), "score": score})
+    asked = {"dev": rows[80:], "task": "embed", "model": encoder, "minutes": 5.0}
+    found = bertsmith.solve(rows[:80], tmp_path / "out", **asked)
+    tries = {one.name: one for one in found.details.tries}
+    assert tries["words"].score > 0.5
+    assert found.details.mix == (1.0, 0.0, 0.0)
+    assert found.details.answer in tries
+    assert "weight" not in json.loads((found.model_folder / "task.json").read_text())
+    scored = bertsmith.evaluate(found.model_folder, rows[80:]).metrics
+    assert scored == pytest.approx(found.metrics, abs=1e-6)
+    assert found.metrics["spearman"] == tries[found.details.answer].score
+
+
 def test_an_encoder_that_knows_nothing_stays_out(tmp_path, encoder):
     """As one of another language would: its vocabulary has none of the words."""
     torch.manual_seed(0)
@@ -546,7 +667,14 @@ def test_a_page_that_was_not_drawn_is_drawn_by_the_same_command(tmp_path, monkey
         ([{"text": f"a {n}", "label": "x"} for n in range(20)], {}, InputError, "one class only"),
         ([{"text": f"a {n}", "label": f"x{n}"} for n in range(20)], {}, InputError, "a class of its own"),
         ([{"text": "same", "label": "ab"[n % 2]} for n in range(20)], {}, InputError, "too few to hold some out"),
-        (rows_of(40, 0), {"task": "embed"}, ConfigError, "bertsmith finetune embed"),
+        (rows_of(40, 0), {"task": "embed"}, ConfigError, "say --task classify"),
+        (related_rows(40, 0), {"task": "embed"}, ConfigError, "words alone make no vectors"),
+        (
+            related_rows(40, 0),
+            {"task": "embed", "dev": [{"query": "a", "text": "b", "score": number} for number in range(5)]},
+            InputError,
+            "give the same kind for all",
+        ),
         (rows_of(40, 0), {"task": "rank"}, InputError, "no query column"),
         ([{"query": "a", "text": "b", "relevance": 1}] * 20, {"task": "rank"}, InputError, "all equally relevant"),
         (

@@ -144,8 +144,9 @@ def test_one_text_or_the_same_many_times_is_one_topic(texts, tiny_model, tmp_pat
     for number, text in enumerate(texts):
         (tmp_path / f"few/{number}.txt").write_text(text)
     words = ("topics", tmp_path / "few", "--model", tiny_model, "--out", tmp_path / "out", "--overlap", 3)
-    code, out, _ = run(*words)
+    code, out, err = run(*words)
     assert (code, out.startswith("One topic: ")) == (0, True)
+    assert f"{tmp_path / 'few'}: {len(texts)} .txt; 0.0 MB; utf-8; documents: a file is one\n" in err
     assert "<img" not in (tmp_path / "out/report.html").read_text(encoding="utf-8")
     code, _, err = run(*words, "--topics", 3)
     assert (code, "ask for fewer" in err) == (2, True)

@@ -360,12 +360,12 @@ def test_what_cannot_be_done_is_said():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "prefix"}, "kind 'prefix' is unknown; use bottleneck or lora"),
-        ({"size": -1}, "size -1 must be a positive whole number"),
-        ({"size": 2.5}, "size 2.5 must be"),
-        ({"dropout": 1.0}, r"dropout 1.0 is outside \[0, 1\)"),
-        ({"alpha": -1.0}, "alpha -1.0 must be positive"),
-        ({"targets": ("query", "dense")}, "LoRA targets query, dense; give each once, of query, key"),
+        ({"kind": "prefix"}, "kind 'prefix' is unknown; use bottleneck, lora"),
+        ({"size": -1}, "size is -1; give at least 0"),
+        ({"size": 2.5}, "size is 2.5, not a whole number"),
+        ({"dropout": 1.0}, "dropout is 1.0; give at least 0 and less than 1"),
+        ({"alpha": -1.0}, "alpha is -1.0; give at least 0"),
+        ({"targets": ("query", "dense")}, r"""targets\[1\] is "dense", not 'query' or 'key'"""),
         ({"targets": ("query", "query")}, "give each once"),
         ({"kind": "bottleneck", "alpha": 8.0}, "alpha and targets belong to LoRA"),
         ({"kind": "bottleneck", "targets": ("query",)}, "alpha and targets belong to LoRA"),

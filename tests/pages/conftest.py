@@ -129,7 +129,7 @@ def sample(tmp_path_factory, shell, hub) -> Path:
     squad = {"version": "1.1", "data": [{"title": "village", "paragraphs": asked}]}
     (folder / "answers.json").write_text(json.dumps(squad), encoding="utf-8")
     shell(
-        "bertsmith quickstart texts --documents blank-line --family bert --size 2/128 --minutes 0.05 --out runs/mine\n"
+        "bertsmith quickstart texts --documents blank-line --family bert --size 2/128 --minutes 0.3 --out runs/mine\n"
         "bertsmith finetune classify --model runs/mine/model --train train.tsv --dev dev.tsv --epochs 1"
         " --out runs/reviews\n"
         "bertsmith index texts --model runs/mine/model --out runs/mine.index\n",

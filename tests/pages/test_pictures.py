@@ -59,6 +59,20 @@ def test_the_title_of_the_learning_curves_states_the_result_of_the_lines(picture
     )
 
 
+def test_three_sizes_of_which_a_newer_run_has_one_side_are_three_panels(pictures, monkeypatch):
+    """While a run is unfinished the site is still built, from the last commit that is whole."""
+    common = {"threads": 1, "precision": "bf16", "minutes": 10.0, "curve": [[60, 1, 4.0, 0.1], [600, 2, 3.0, 0.2]]}
+    asked = [("whole", name, size) for size in ("tiny", "small", "4/768") for name in pictures.CURVES]
+    asked += [("begun", name, "tiny") for name in pictures.CURVES] + [("begun", next(iter(pictures.CURVES)), "small")]
+    lines = [common | {"commit": commit, "name": name, "size": size} for commit, name, size in asked]
+    entropy = [{"unigram_entropy": 7.0}]
+    monkeypatch.setattr(pictures, "read_rows", lambda path: lines if path.stem == "learning_curves" else entropy)
+    panels = pictures.learning_curves_of_sizes().axes
+    assert [panel.get_title().partition(":")[0] for panel in panels] == ["tiny", "small", "4/768"]
+    # 右上一格的下面没有格子：它自己写横轴的刻度
+    assert [panel.xaxis.get_tick_params()["labelbottom"] for panel in panels] == [False, True, True]
+
+
 PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)|<img[^>]+src=\"([^\"]+)\"")
 
 

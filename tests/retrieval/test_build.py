@@ -15,6 +15,7 @@ import bertsmith
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import CHECKSUM, write_json
 from bertsmith.inference import load_pipeline
+from bertsmith.inference.task_file import write_task_file
 from bertsmith.retrieval import IndexSettings, build, build_index, load_index
 from bertsmith.retrieval.dense import USUAL_WEIGHT
 from bertsmith.retrieval.passages import read_document
@@ -75,6 +76,18 @@ def test_nothing_to_do_changes_nothing(notes, notes_index, tiny_model, settings)
     found = build_index(notes, tiny_model, notes_index, settings)
     assert (found.added, found.changed, found.deleted, found.embedded) == (0, 0, 0, 0)
     assert (notes_index / "current.json").read_bytes() == before
+
+
+def test_a_new_index_has_the_weight_that_solve_chose_for_its_model(notes, tiny_model, settings, tmp_path):
+    told = {"task": "embed", "max_length": 0}
+    for weight in (0.0, 0.7):
+        write_task_file(tiny_model, {**told, "weight": weight})
+        build_index(notes, tiny_model, tmp_path / f"{weight}", settings)
+        assert StoredIndex.open(tmp_path / f"{weight}").current.weight == weight
+    write_task_file(tiny_model, {**told, "weight": 7})
+    with pytest.raises(CheckpointError, match=r"task\.json: damaged \(weight is 7"):
+        build_index(notes, tiny_model, tmp_path / "damaged", settings)
+    assert not (tmp_path / "damaged").exists()
 
 
 def test_the_weight_of_vectors_stays_until_another_is_asked(notes, notes_index, tiny_model, settings):

@@ -8,7 +8,7 @@ import pytest
 from bertsmith.errors import BertsmithError, ConfigError, InputError
 from bertsmith.finetune.datasets.related import RELATED
 from bertsmith.inference import load_pipeline
-from bertsmith.retrieval.mining import MiningSettings, near_duplicates, write_negatives
+from bertsmith.retrieval.mining import MiningSettings, mine, near_duplicates
 from typed_command import typed
 
 PAIRS = [
@@ -42,8 +42,8 @@ def test_negatives_are_what_is_found_and_is_no_answer(first, margin, similarity,
     texts = list(dict.fromkeys(text for _, text in PAIRS))
     how = {"normalize": similarity == "cosine"}
     vectors = embed(texts, **how)
-    settings = MiningSettings(negatives=2, first_rank=first, margin=margin, precision="float32")
-    found = write_negatives(pairs, tiny_model, tmp_path / "mined.jsonl", settings)
+    settings = {"negatives": 2, "first_rank": first, "margin": margin, "precision": "float32"}
+    found = mine(pairs, tmp_path / "mined.jsonl", model=tiny_model, **settings).details
     rows = read(tmp_path / "mined.jsonl")
     assert [(row["query"], row["positive"]) for row in rows] == PAIRS
     for row in rows:
@@ -61,14 +61,14 @@ def test_negatives_are_what_is_found_and_is_no_answer(first, margin, similarity,
 
 
 def test_words_find_negatives_without_a_model(pairs, tmp_path):
-    write_negatives(pairs, None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    mine(pairs, tmp_path / "mined.jsonl", mode="lexical")
     rows = {(row["query"], row["positive"]): row["negatives"] for row in read(tmp_path / "mined.jsonl")}
     assert rows["who eats bread ?", "the man eats bread ."] == ["the bread is old ."]
     assert rows["who reads ?", "the woman reads a book ."] == []
 
 
 def test_training_reads_what_was_mined(pairs, tiny_model, tmp_path):
-    write_negatives(pairs, tiny_model, tmp_path / "mined.jsonl", MiningSettings(margin=0.0))
+    mine(pairs, tmp_path / "mined.jsonl", model=tiny_model, margin=0.0)
     examples = RELATED.read(tmp_path / "mined.jsonl")
     assert [(one.query, one.positive) for one in examples] == PAIRS
     assert any(one.negatives for one in examples)
@@ -80,7 +80,7 @@ def test_negatives_of_the_file_stay(tmp_path):
         {"query": "what grows ?", "positive": "a tree grows .", "negatives": []},
     ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_negatives(tmp_path / "pairs.jsonl", None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    mine(tmp_path / "pairs.jsonl", tmp_path / "mined.jsonl", mode="lexical")
     assert [row["negatives"] for row in read(tmp_path / "mined.jsonl")] == [["the bread is old ."], []]
 
 
@@ -93,7 +93,7 @@ def test_a_beir_folder_is_searched_whole(tmp_path):
     )
     (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "who eats bread ?"}) + "\n")
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
-    found = write_negatives(folder, None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    found = mine(folder, tmp_path / "mined.jsonl", mode="lexical").details
     assert found.texts == 3
     assert [row["negatives"] for row in read(tmp_path / "mined.jsonl")] == [["the bread is old ."]]
 
@@ -148,17 +148,21 @@ def test_the_command(pairs, tiny_model, tmp_path, capsys):
 def test_files_without_pairs(content, error, said, tmp_path):
     (tmp_path / "pairs.tsv").write_text(content)
     with pytest.raises(error, match=said):
-        write_negatives(tmp_path / "pairs.tsv", None, tmp_path / "out.jsonl", MiningSettings())
+        mine(tmp_path / "pairs.tsv", tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_what_cannot_be_asked(pairs, tiny_model, tmp_path):
     with pytest.raises(BertsmithError):
-        write_negatives(pairs, None, pairs, MiningSettings(mode="lexical"))
+        mine(pairs, pairs, mode="lexical")
     assert pairs.read_text().startswith("query")
     for least in (0.0, 1.5, float("nan")):
         with pytest.raises(ConfigError, match="cosine"):
             near_duplicates(pairs, tiny_model, tmp_path / "out.jsonl", least)
+    for name, said in (("a.tsv", "a.tsv: is a table"), ("a.html", "a.html: is a document")):
+        (tmp_path / name).write_text("one\ntwo\n")
+        with pytest.raises(InputError, match=said):
+            near_duplicates(tmp_path / name, tiny_model, tmp_path / "out.jsonl", 0.9)
     (tmp_path / "one.txt").write_text("one text\n\n")
     with pytest.raises(InputError, match="holds 1 texts"):
         near_duplicates(tmp_path / "one.txt", tiny_model, tmp_path / "out.jsonl", 0.9)

@@ -68,7 +68,6 @@ class Request(threading.Thread):
     def __init__(self, work, context=None):
         super().__init__(daemon=True)
         self.work, self.context = work, context or ticket_for()
-        self.context.on_its_way = False
         self.result = self.error = None
         self.start()
 

@@ -106,6 +106,7 @@ def test_answer_equals_the_pipeline_on_long_passages_too(server, models):
     ):
         assert (found["text"], found["start"], found["end"]) == (wanted.text, wanted.start, wanted.end)
         assert found["no_answer"] == wanted.no_answer
+        assert found["null_score"] == pytest.approx(wanted.null_score, abs=1e-3)
         assert found["probability"] == pytest.approx(wanted.probability, abs=1e-4)
         assert len(found["candidates"]) == len(wanted.candidates)
 

@@ -209,18 +209,22 @@ def test_names_of_models(models, tmp_path):
 
 def test_settings_out_of_range_are_refused():
     some = (("a", "b"),)
-    for values in (
-        {"models": ()},
-        {"queue": 0},
-        {"deadline": 0.0},
-        {"deadline": float("nan")},
-        {"deadline": 1e10},
-        {"drain": -1.0},
-        {"port": 70000},
-        {"limits": Limits(items=0)},
+    for values, message in (
+        ({"models": ()}, "no model to serve"),
+        ({"queue": 0}, "queue is 0; give at least 1"),
+        ({"deadline": 0.0}, "deadline is 0.0; give more than 0 and at most 86400"),
+        ({"deadline": float("nan")}, "deadline is nan; give a finite number"),
+        ({"deadline": 1e10}, "deadline is 10000000000.0; give more than 0 and at most 86400"),
+        ({"drain": -1.0}, "drain is -1.0"),
+        ({"port": 70000}, "port is 70000; give at least 0 and at most 65535"),
     ):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=message):
             ServeSettings(**{"models": some} | values)
+    with pytest.raises(ConfigError, match="max_items is 0; give at least 1"):
+        Limits(items=0)
+    sent = json.loads(ServeSettings(some).to_json())
+    with pytest.raises(ConfigError, match="queue is 0"):
+        ServeSettings.from_json(json.dumps({**sent, "queue": 0}))
 
 
 def test_settings_travel_to_workers_unchanged():

@@ -440,6 +440,32 @@ def test_offsets_that_leave_letters_out_are_noticed_once_and_mended(first, tmp_p
         assert (start, end) == (wanted, last) or not text[wanted:last].strip()
 
 
+@pytest.mark.parametrize(
+    ("texts", "normalizer", "text", "pieces"),
+    [
+        (["ACGTACGTAACCGGTT"] * 9, None, "xyzACGT qACGT", ["ACGT", "ACGT"]),
+        (["bread and fish"] * 9, r"\d", "bread 12fish 3and", ["bread", "fish", "and"]),
+    ],
+    ids=["another alphabet", "digits dropped"],
+)
+def test_what_a_vocabulary_cannot_write_belongs_to_no_piece(texts, normalizer, text, pieces, tmp_path):
+    """Letters that it lacks are no fault of the library: the next piece is not made longer by them."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if normalizer:
+        made.normalizer = tokenizers.normalizers.Replace(tokenizers.Regex(normalizer), "")
+    tokens = ["<s>", "<pad>", "</s>", "<mask>"]
+    made.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(vocab_size=60, special_tokens=tokens))
+    made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), True, False)
+    made.save(str(tmp_path / "tokenizer.json"))
+    names = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "mask_token": "<mask>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    tokenizer = load_tokenizer(tmp_path)
+    aligned = tokenizer.align_flat([text])
+    assert [tokenizer.vocab[index] for index in aligned.ids.tolist()] == pieces
+    assert [text[start:end] for start, end in zip(aligned.starts, aligned.ends, strict=True)] == pieces
+
+
 @pytest.mark.parametrize("first", SPACED)
 def test_answers_and_words_are_found_whatever_the_pre_tokenizer(first, tmp_path):
     tokenizer = of_library(tmp_path, first, processor=False)

@@ -130,5 +130,5 @@ def test_a_file_that_is_missing_or_no_toml_is_refused(tmp_path):
 
 
 def test_first_vectors_are_counted_or_drawn():
-    with pytest.raises(ConfigError, match="first vectors 'guessed' are unknown; use counted or drawn"):
+    with pytest.raises(ConfigError, match="first_vectors 'guessed' is unknown; use counted, drawn"):
         recipe_for("mini", steps=1, first_vectors="guessed")

@@ -57,13 +57,8 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "generate": predict.generate,
         "mine": search.mine,
     },
-    "Look": {
-        "report": training.report,
-    },
-    "Exchange": {
-        "import": folders.import_model,
-        "push": folders.push,
-    },
+    "Look": {"report": training.report},
+    "Exchange": {"import": folders.import_model, "push": folders.push},
 }
 _FILES_INTO_FILES = ("look", "vocab", "corpus", "report", "models", "import", "push", "docs")
 """Commands that compute with no model, and so on no device."""
@@ -104,9 +99,7 @@ _MOVED = {
 
 
 @app.callback(invoke_without_command=True)
-def options(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-) -> None:
+def options(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     """From a folder of text files to a working BERT."""
     if version:
         print(f"bertsmith {__version__}")

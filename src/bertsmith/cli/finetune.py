@@ -111,11 +111,10 @@ def evaluate(
 ) -> None:
     """Score a fine-tuned model on a labelled file."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from bertsmith.files import require_other_file, write_json
     from bertsmith.finetune.job import evaluate as score
+    from bertsmith.reporting.page import Table
 
     if out is not None:
         require_other_file(out, Path(file))
@@ -125,13 +124,11 @@ def evaluate(
     if out is not None:
         write_json(out, found)
     if found.classes:
-        table = Table()
-        for heading in ("label", "precision", "recall", "F1", "examples"):
-            table.add_column(heading, justify="left" if heading == "label" else "right")
-        for label, row in found.classes.items():
-            # 标签是用户写的：方括号不是排版标记
-            table.add_row(Text(label), f"{row.precision:.3f}", f"{row.recall:.3f}", f"{row.f1:.3f}", str(row.support))
-        Console().print(table)
+        rows = [
+            (label, f"{row.precision:.3f}", f"{row.recall:.3f}", f"{row.f1:.3f}", str(row.support))
+            for label, row in found.classes.items()
+        ]
+        Console().print(Table("", ("label", "precision", "recall", "F1", "examples"), rows).for_terminal())
     if out is not None:
         print(f"all details in {out}")
 

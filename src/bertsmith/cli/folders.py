@@ -17,8 +17,7 @@ def import_model(
     lowercase: Annotated[
         bool | None,
         typer.Option(
-            "--lowercase/--no-lowercase",
-            help="Lower-case the text; default: by its files, folder name or vocabulary.",
+            "--lowercase/--no-lowercase", help="Lower-case the text; default: by its files, folder name or vocabulary."
         ),
     ] = None,
 ) -> None:
@@ -43,10 +42,7 @@ ModelArgument = Annotated[Path, typer.Argument(help="Model folder, or org/name o
 @export.command("onnx")
 def export_to_onnx(
     model: ModelArgument,
-    out: Annotated[
-        Path,
-        typer.Option(help="NAME.onnx writes that file alone; any other name a new or empty folder."),
-    ],
+    out: Annotated[Path, typer.Option(help="NAME.onnx writes that file alone; any other name a new or empty folder.")],
 ) -> None:
     """Write a model as ONNX, and check that ONNX Runtime computes the same."""
     from bertsmith.interop.onnx import export_onnx
@@ -59,8 +55,7 @@ def export_to_onnx(
 
 @export.command("huggingface")
 def export_to_huggingface(
-    model: ModelArgument,
-    out: Annotated[Path, typer.Option(help="Folder to write; empty or not there yet.")],
+    model: ModelArgument, out: Annotated[Path, typer.Option(help="Folder to write; empty or not there yet.")]
 ) -> None:
     """Check that a model folder loads in full, and write a clean copy for transformers."""
     from bertsmith.interop.huggingface import export_huggingface

@@ -26,7 +26,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from bertsmith.settings import Option, Setting, in_minutes, settings_of
+from bertsmith.settings import HOURS, Setting, in_minutes, settings_of
 
 Source = str | type
 """A dataclass, or the dotted name of one, or of a function that puts one together."""
@@ -115,16 +115,12 @@ def _use_device(context: typer.Context, name: str | None) -> str | None:
     return name
 
 
-_HOURS = Setting((), "hours", float, True, None, Option("The same in hours, added to the minutes.", min=0.001), "")
-"""Beside every setting `minutes`."""
-
-
 def _expanded(command: Callable[..., None], sources: tuple[Source, ...]) -> Callable[..., None]:
     settings = {
         f"setting_{shown.name}": shown
         for source in sources
         for one in settings_of(_load(source))
-        for shown in (one, _HOURS)[: 2 if one.name == "minutes" else 1]
+        for shown in (one, HOURS)[: 2 if one.name == "minutes" else 1]
         if not one.option.in_file_only
     }
 
@@ -169,7 +165,7 @@ def _parameter(name: str, setting: Setting) -> inspect.Parameter:
     made = typer.Option(
         f"{flag}/--no-{flag[2:]}" if setting.type is bool and not is_off else flag,
         help=f"{declared.help} {_default_of(setting)}".strip(),
-        min=declared.min,
+        min=declared.least_given,
         max=declared.max,
         metavar="|".join(setting.choices) or None,
         show_default=False,
@@ -191,7 +187,7 @@ def _parameter(name: str, setting: Setting) -> inspect.Parameter:
 
 def _default_of(setting: Setting) -> str:
     """Returns what the help says of the default; nothing where unset means none."""
-    default, least = setting.default, setting.option.min
+    default, least = setting.default, setting.option.least_given
     if setting.option.shown_default:
         return f"Default: {setting.option.shown_default}."
     unset = default in (MISSING, None, "", ()) or setting.type is bool

@@ -69,13 +69,11 @@ def fill_mask(
 
 def _print_masks(masks: list[list[Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     for number, candidates in enumerate(masks, 1):
-        table = Table(title=f"mask {number}", title_justify="left")
-        table.add_column("piece")
-        table.add_column("probability", justify="right")
+        table = Table("piece", Column("probability", justify="right"), title=f"mask {number}", title_justify="left")
         for found in candidates:
             # 词片里的方括号（[unused1]、[E1]）不是排版标记
             table.add_row(Text(found.piece), f"{found.probability:.1%}")
@@ -90,8 +88,7 @@ def generate(
     model: ModelOption,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of pieces to generate.")] = 40,
     top_p: Annotated[
-        float | None,
-        typer.Option(help="Sample from the likeliest pieces that sum to this; default: greedy."),
+        float | None, typer.Option(help="Sample from the likeliest pieces that sum to this; default: greedy.")
     ] = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature: above 1 more random, below 1 less.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Random seed of the sampling.")] = 0,
@@ -122,8 +119,7 @@ def predict(
     model: ModelOption,
     adapter: Annotated[Path | None, typer.Option(help="Adapter folder to load on top of the model.")] = None,
     file: Annotated[
-        str | None,
-        typer.Option("--file", help="File or URL: a table as in fine-tuning, or text with an input a line."),
+        str | None, typer.Option("--file", help="File or URL: a table as in fine-tuning, or text with an input a line.")
     ] = None,
     pairs: Annotated[
         bool | None,
@@ -136,8 +132,7 @@ def predict(
         bool, typer.Option("--calibrated", help="classify, multilabel: apply the temperature fitted on dev.")
     ] = False,
     class_thresholds: Annotated[
-        bool,
-        typer.Option("--class-thresholds", help="multilabel, two classes: use the thresholds fitted on dev."),
+        bool, typer.Option("--class-thresholds", help="multilabel, two classes: use the thresholds fitted on dev.")
     ] = False,
     constrained: Annotated[
         bool, typer.Option("--constrained", help="tag: decode a sentence's tags jointly, so that they are valid BIO.")
@@ -160,6 +155,7 @@ def predict(
     The columns of a table are found as in fine-tuning; those that are not needed come back in the output.
     """
     import json
+    import sys
     from functools import partial
 
     from bertsmith.data.reading.lines import require_file
@@ -203,7 +199,9 @@ def predict(
         constrained=constrained,
         only=only,
     )
-    from_file = iter(()) if file is None else predictor.predict_file(file, options)
+    # 答案在标准输出：说明走标准错误，管道里只有答案
+    note = partial(print, file=sys.stderr)
+    from_file = iter(()) if file is None else predictor.predict_file(file, options, on_note=note)
     records = chain(chain.from_iterable(map(predictor.predict_placed, inputs)), from_file)
     # 先算出第一条再打开输出文件：输入有错时不会留下空文件
     first = next(records, None)
@@ -238,14 +236,12 @@ def _tell_faults(count: int) -> None:
 @declares("bertsmith.inference.embed_files.EmbedSettings")
 def embed(
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Text files (plain, .gz, .zst), a text per line; with --json also -."),
+        list[Path] | None, typer.Argument(help="Text files (plain, .gz, .zst), a text per line; with --json also -.")
     ] = None,
     *,
     model: ModelOption,
     out: Annotated[
-        Path | None,
-        typer.Option(help=".npy or .parquet, a row per line; the same command resumes after a stop."),
+        Path | None, typer.Option(help=".npy or .parquet, a row per line; the same command resumes after a stop.")
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes; each takes one file at a time.")] = 1,
@@ -334,11 +330,11 @@ def _print_similarities(compared: Sequence[str], files: Sequence[Path], model: P
 
     as_json, encoding, pooling, precision = (how[name] for name in ("as_json", "encoding", "pooling", "precision"))
     text, *others = compared
-    pipeline = load_pipeline("similarity", model, precision=precision, engine=how["engine"])
+    pipeline = load_pipeline("embed", model, precision=precision, engine=how["engine"])
     lines = _lines_of(files, encoding) if files or not others else iter(())
     for given, is_typed in chain([(others, True)], ((part, False) for part in lines)):
         texts = [one for one in given if one.strip()]
-        scores = pipeline([text], texts, pooling=pooling)[0].tolist() if texts else []
+        scores = pipeline.compare([text], texts, pooling=pooling)[0].tolist() if texts else []
         rows = list(zip(scores, texts, strict=True))
         # 管道与文件里的各行照来的次序；命令行上写的按相似排
         for score, other in sorted(rows, key=lambda row: -row[0]) if is_typed else rows:

@@ -31,7 +31,7 @@ def index(
 
     with LiveProgress(Console(stderr=True)) as progress:
         show = progress.counter("embedding", "passages")
-        found = make_index(folder, model, out, on_progress=show, **settings).details
+        found = make_index(folder, model, out, on_progress=show, on_note=progress.note, **settings).details
     changes = f"{found.added:,} new, {found.changed:,} changed, {found.deleted:,} deleted"
     print(f"{out}: {found.documents:,} files ({changes}), {found.passages:,} passages, {found.embedded:,} embedded")
 
@@ -107,7 +107,7 @@ def topics(
 
     with LiveProgress(Console(stderr=True)) as progress:
         show = progress.counter("embedding", "passages")
-        found = find(folder, model, out, count=count, on_progress=show, **settings)
+        found = find(folder, model, out, count=count, on_progress=show, on_note=progress.note, **settings)
     print(found.details.verdict)
     for topic in found.details.topics:
         print(f"{topic.number:3}  {topic.share:6.1%}  {', '.join(topic.words) or '(no word of its own)'}")

@@ -33,11 +33,8 @@ def vocab(
             counted = f"{done / 1e6:,.0f} million characters, {rate:.1f} a second"
             progress.update(stage, done, total, f"{done:,} pieces" if stage == "merging" else counted)
 
-        notes: list[str] = []
-        learned = learn_vocabulary(text, out, workers=workers, on_progress=show, on_note=notes.append, **settings)
+        learned = learn_vocabulary(text, out, workers=workers, on_progress=show, on_note=progress.note, **settings)
     print(f"{learned.metrics['pieces']:,} pieces from {learned.metrics['files']} file(s) in {out}")
-    for note in notes:
-        print(note)
 
 
 @declares("bertsmith.data.corpus.plan.CorpusOptions")
@@ -65,10 +62,8 @@ def corpus(
             rate = progress.rate("tokenizing", done)
             progress.update("tokenizing", done, total, figures + (f", {rate / 1e6:.1f} MB/s" if rate else ""))
 
-        notes: list[str] = []
-        built = build_corpus(
-            text, tokenizer, out, engine=engine, workers=workers, on_progress=show, on_note=notes.append, **settings
-        )
+        how: dict[str, Any] = {"engine": engine, "workers": workers, "on_progress": show, "on_note": progress.note}
+        built = build_corpus(text, tokenizer, out, **how, **settings)
     for split in (TRAIN, HELDOUT):
         counts = built.details.counts[split]
         print(f"{split}: {counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens")
@@ -77,7 +72,7 @@ def corpus(
         f"{found['pieces_per_word']:.3f} pieces per word; [UNK] {100 * found['unknown_rate']:.3f} %, with "
         f"{100 * found['unknown_characters']:.3f} % of the characters"
     )
-    for remark in (*notes, *remarks_on(read_statistics(out))):
+    for remark in remarks_on(read_statistics(out)):
         print(remark)
     rule = read_manifest(out).settings["documents"]
     print(f"unigram entropy {found['unigram_entropy']:.3f} nats; documents: {rule}; in {out}")

@@ -168,11 +168,9 @@ def pretrain(
     from bertsmith.train.distributed import connected_ranks
     from bertsmith.train.monitor import TrainingStopped
 
-    with connected_ranks() as (ranks, device):
+    with connected_ranks() as (ranks, _):
         try:
-            run = run_pretraining(
-                corpus, tokenizer, out, recipe=recipe_file, console=Console(), device=device, ranks=ranks, **settings
-            )
+            run = run_pretraining(corpus, tokenizer, out, recipe=recipe_file, console=Console(), **settings)
         except TrainingStopped as stopped:
             if ranks.is_first:
                 print(stopped)
@@ -234,7 +232,7 @@ def plan(
     with connected_ranks() as (ranks, device):
         console = Console(quiet=not ranks.is_first)
         with console.status("measuring text and machine"):
-            found = make_plan(text, device=device, ranks=ranks, **settings)
+            found = make_plan(text, console=console, device=device, ranks=ranks, **settings)
     if ranks.is_first:
         _show(found, console)
         print(_next_command(found, text, chosen, ranks.world_size))
@@ -253,7 +251,7 @@ def _show(found: Plan, console: Console) -> None:
         table.add_row(
             each.size,
             str(each.batch_size),
-            f"{'' if each.measured else '~'}{each.seconds_per_step:.2f}",
+            f"{'' if each.measured else '~'}{each.pace.step:.2f}",
             *(
                 (f"{each.steps:,}", f"{each.tokens / 1e6:.2f} M", f"{each.passes:.1f}", f"{each.loss:.2f}")
                 if each.fits
@@ -285,7 +283,7 @@ def _show(found: Plan, console: Console) -> None:
 
 
 def _time(minutes: float) -> str:
-    return f"{minutes:g} minutes" if minutes < 120 else f"{minutes / 60:.3g} hours"
+    return f"{minutes:g} minutes" if minutes < 120 else f"{round(minutes / 60, 2):,g} hours"
 
 
 def _next_command(found: Plan, text: list[str], chosen: PlanOptions, processes: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.finetune.datasets.tagged import TaggedWords
-from bertsmith.finetune.linear import Fit, Floats, Losses, Ways, fitted_rows, most_frequent
+from bertsmith.finetune.linear import Fit, Floats, Losses, Ways, fitted_rows, known_rows, most_frequent
 from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.inference.chain import PART, Chain, Steps, chances, looks
 
@@ -52,16 +52,8 @@ def _filled(empty: Chain, table: Floats) -> Chain:
 
 def _matrix(chain: Chain, examples: Sequence[TaggedWords]) -> Any:
     """Returns the features of the W words of sentences as a sparse matrix [W, F]."""
-    from scipy.sparse import csr_matrix, vstack
-
-    parts = []
-    for first in range(0, len(examples), PART):
-        places = chain.places[looks([one.words for one in examples[first : first + PART]])]
-        rows, columns = np.nonzero(places >= 0)
-        values = np.ones(len(rows), dtype=np.float32)
-        shape = (len(places), len(chain.features))
-        parts.append(csr_matrix((values, (rows, places[rows, columns])), shape=shape))
-    return vstack(parts, format="csr")
+    parts = (examples[first : first + PART] for first in range(0, len(examples), PART))
+    return known_rows((chain.places[looks([one.words for one in part])] for part in parts), len(chain.features))
 
 
 def _losses(task: TaggingTask, examples: Sequence[TaggedWords]) -> Losses:

@@ -27,7 +27,7 @@ from bertsmith.files import checksum_of
 from bertsmith.hub import model_folder
 from bertsmith.model import ModelConfig
 from bertsmith.objectives.pretraining import objective_named
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.choosing import native_settings, recipe_to_continue
 from bertsmith.train.pretraining import pretrain
@@ -36,7 +36,7 @@ FURTHER = "further"
 
 
 @dataclass(frozen=True)
-class FurtherOptions:
+class FurtherOptions(Checked):
     """Whether the task's texts are read before its labels are learned."""
 
     panel: ClassVar[str] = "Further pre-training first"
@@ -44,7 +44,7 @@ class FurtherOptions:
     adapt: float = option(0.0, min=0.05, help="Minutes of further pre-training on the training file's texts.")
     adapt_text: tuple[str, ...] = option((), help="More text of that kind, without labels: a file or folder.")
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         if self.adapt_text and not self.adapt:
             raise ConfigError("--adapt-text: say with --adapt for how many minutes it is read")
 
@@ -55,6 +55,7 @@ def pretrain_further(
     run: Path,
     options: FurtherOptions,
     *,
+    encoding: str = "auto",
     seed: int = 0,
     console: Console | None = None,
     device: torch.device | str = "cpu",
@@ -62,14 +63,14 @@ def pretrain_further(
     """Continues pre-training a model on the texts of labelled examples, and returns its folder."""
     folder = run / FURTHER
     tokenizer = load_tokenizer(model_folder(model))
-    more = readable_files(options.adapt_text) if options.adapt_text else []
+    more = readable_files(options.adapt_text, encoding) if options.adapt_text else []
     # 语料按所读的文本命名：同一个目录换了文本，不会读到从前的语料
     read = [*(example.texts for example in examples), *((str(file), file.stat().st_size) for file in more)]
     place = folder / f"corpus-{checksum_of({'read': read})}"
     if (place / MANIFEST).exists():
         corpus = TokenCorpus(place, tokenizer)
     else:
-        corpus = build_from_documents(_documents(examples, more), tokenizer, place)
+        corpus = build_from_documents(_documents(examples, more, encoding), tokenizer, place)
     # 任务的文本互不相干，没有“下一句”可学：带句对的目标换成只填空
     own = ModelConfig.load(model).family.objective
     recipe = recipe_to_continue(
@@ -83,10 +84,10 @@ def pretrain_further(
     return folder / "model"
 
 
-def _documents(examples: Iterable[Any], more: Sequence[Path]) -> Iterator[Document]:
+def _documents(examples: Iterable[Any], more: Sequence[Path], encoding: str) -> Iterator[Document]:
     for number, example in enumerate(examples):
         for text in example.texts:
             if sentences := tuple(split_sentences(text)):
                 yield Document(f"example {number}", sentences)
     if more:
-        yield from read_documents(more)
+        yield from read_documents(more, encoding=encoding)

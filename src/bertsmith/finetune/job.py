@@ -15,9 +15,8 @@ from bertsmith.files import from_json, read_json, write_json, write_text
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.baselines import add_baselines, check_baselines
 from bertsmith.finetune.card import DataFile, model_card
-from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
+from bertsmith.finetune.datasets import DataSource, ReadingOptions, local_sources, name_of
 from bertsmith.finetune.further import FurtherOptions, pretrain_further
-from bertsmith.finetune.look import limit_of
 from bertsmith.finetune.reading import READING_FILE, FilesRead, noted, tell_files
 from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
@@ -34,7 +33,7 @@ from bertsmith.inference.engine import InferenceConfig, Precision
 from bertsmith.inference.linear import WORDS_FILE, Part
 from bertsmith.kernels.layers import on_device
 from bertsmith.model import ModelConfig
-from bertsmith.settings import Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.tracking import RunListener, TrackingOptions
 
@@ -48,7 +47,7 @@ TRIALS = 30
 
 
 @dataclass(frozen=True)
-class ComparisonOptions:
+class ComparisonOptions(Checked):
     """What else is trained, to choose from or to compare with."""
 
     panel: ClassVar[str] = "Search and comparison"
@@ -64,9 +63,7 @@ class ComparisonOptions:
     folds: int = option(0, min=2, help="Cross-validate in this many parts of the training file, then train on all.")
     baselines: bool = option(False, help="classify and tag: score simpler models as well, for the report.")
 
-    def __post_init__(self) -> None:
-        if self.search not in (None, PAPER, OPTUNA):
-            raise ConfigError(f"search {self.search!r} is unknown; use {PAPER}, {OPTUNA}")
+    def _check_together(self) -> None:
         if self.trials and self.search != OPTUNA:
             raise ConfigError("--trials: say --search optuna, which makes them")
         if self.folds and (self.search is not None or self.seeds > 1):
@@ -148,12 +145,14 @@ def finetune(
     folder, notes = Path(out), list[str]()
     # 老师和预测也在这块设备上：它们各自去问，不一路传下去
     with on_device(device) as place:
-        with noted(notes, files.values()):
-            examples = {
-                name: kind.spec.reader.read(source, reading, task=task, name=name) for name, source in files.items()
-            }
-        reads: dict[str, Any] = {"tokenizer": load_tokenizer(model), "limit": limit_of(task, model, recipe.max_length)}
-        looks = tell_files(task, files, examples, reading, console=console, **reads)
+        with local_sources(files) as local:
+            with noted(notes, local.values()):
+                examples = {
+                    name: kind.spec.reader.read(source, reading, task=task, name=name) for name, source in local.items()
+                }
+            limit = kind.length_limit(model, recipe.max_length)
+            reads: dict[str, Any] = {"tokenizer": load_tokenizer(model), "limit": limit}
+            looks = tell_files(task, local, examples, reading, console=console, **reads)
         teacher = teaching.teacher
         if teacher is not None and any(one.name == "teacher" for one in fields(kind.spec.options)):
             # 句向量从老师的向量里学，不从标签的分布里学：由任务自己处理
@@ -191,7 +190,9 @@ def finetune(
         how: dict[str, Any] = {"console": console, "device": place}
         start = Path(model)
         if further.adapt:
-            start = pretrain_further(model, learned, folder, further, seed=recipe.seed, **how)
+            start = pretrain_further(
+                model, learned, folder, further, encoding=reading.encoding, seed=recipe.seed, **how
+            )
         found = (learned, chooses, folder, recipe)
         rest = {"test": scored, "teacher": teacher, "listeners": told, **how}
         result, searched, best = _trained(made, start, found, compared, tuple(chosen), rest)
@@ -318,13 +319,14 @@ def evaluate(
         task, max_length = task_of_model(described)
         # 这里的 auto 不测量：同一个文件的分数不该随机器的忙闲而变
         inference = InferenceConfig(place, None if precision == "auto" else cast("Precision", precision), max_length)
-        examples = task.spec.reader.read(data, options, task=task.name)
         is_solved = adapter is None and (only is not None or (model_folder(described) / WORDS_FILE).exists())
         reads: dict[str, Any] = {}
-        if not is_solved:
-            reads = {"tokenizer": load_tokenizer(model), "limit": inference.length_for(ModelConfig.load(model))}
-        if console is not None:
-            tell_files(task.name, {"data": data}, {"data": examples}, options, console=console, **reads)
+        with local_sources({"data": data}) as local:
+            examples = task.spec.reader.read(local["data"], options, task=task.name)
+            if not is_solved:
+                reads = {"tokenizer": load_tokenizer(model), "limit": inference.length_for(ModelConfig.load(model))}
+            if console is not None:
+                tell_files(task.name, local, {"data": examples}, options, console=console, **reads)
         if is_solved:
             pipeline = load_pipeline(task.name, described, precision=inference.precision, device=place, only=only)
             predictions = task.predicted(pipeline, examples)

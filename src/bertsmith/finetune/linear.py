@@ -6,7 +6,7 @@ strength is chosen on dev, from strong penalty to weak; each start is where the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,6 +151,18 @@ def scores_of(features: Any, table: Floats) -> Floats:
     count = features.shape[1]
     scores: Floats = np.asarray(features @ table[:count].astype(np.float32), dtype=np.float64) + table[count]
     return scores
+
+
+def known_rows(blocks: Iterable[NDArray[np.int32]], count: int) -> Any:
+    """Returns a sparse matrix [N, count] of rows with T features; blocks [B, T] say their columns, -1 for none."""
+    from scipy.sparse import csr_matrix, vstack
+
+    parts = []
+    for places in blocks:
+        rows, which = np.nonzero(places >= 0)
+        values = np.ones(len(rows), dtype=np.float32)
+        parts.append(csr_matrix((values, (rows, places[rows, which])), shape=(len(places), count)))
+    return vstack(parts, format="csr")
 
 
 def most_frequent(counts: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,21 +16,36 @@ import numpy as np
 
 from bertsmith.data.corpus.plan import CorpusOptions, InputChunk, read_chunk
 from bertsmith.data.reading.documents import readable_sources
-from bertsmith.data.reading.sources import Span, detect_encoding, is_url, local_copy
-from bertsmith.data.reading.tables import NUMBER, TABLE_KINDS, ending_of, is_workbook, kind_of, open_table
+from bertsmith.data.reading.opening import BETWEEN, encodings_of
+from bertsmith.data.reading.sources import Span, few_names
+from bertsmith.data.reading.tables import (
+    NUMBER,
+    TABLE_KINDS,
+    columns_in_a_line,
+    described,
+    ending_of,
+    is_workbook,
+    kind_of,
+    open_table,
+)
 from bertsmith.data.reading.text import corpus_documents
-from bertsmith.errors import ConfigError, InputError
-from bertsmith.files import HALF_CHARACTER
-from bertsmith.finetune.datasets import DataSource, Reader, ReadingOptions, name_of, table_of
+from bertsmith.errors import BertsmithError, ConfigError, InputError
+from bertsmith.finetune.datasets import (
+    DataSource,
+    Reader,
+    ReadingOptions,
+    by_name,
+    local_sources,
+    name_of,
+    table_of,
+)
 from bertsmith.finetune.datasets.columns import parts_of
 from bertsmith.finetune.datasets.inputs import names_all
-from bertsmith.finetune.datasets.questions import QUESTIONS, is_one_document
-from bertsmith.finetune.datasets.related import RELATED
-from bertsmith.finetune.datasets.tagged import TAGGED, WORD_LINES
+from bertsmith.finetune.datasets.related import JUDGEMENTS
+from bertsmith.finetune.datasets.tagged import WORD_LINES
 from bertsmith.finetune.languages import WITHOUT_SPACES, languages_in, scripts_in
 from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.task import WINDOWS_LIMIT, fingerprint_of, fingerprints
-from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelConfig
 from bertsmith.settings import built, divided
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
@@ -39,7 +54,6 @@ _TASKS = ("choose", "rank", "classify", "multilabel", "regress", "embed")
 """Tasks whose files are tables; the first that can read a file is the one it is most likely for."""
 _BY_NAME = ("choose", "rank")
 _LINES = ("classify", "multilabel", "regress", "embed")
-_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,8 @@ class Lengths:
     """How long texts are: `half` is the median, `most` the 95th percentile; `cut` are longer than a model's `limit`.
 
     The `unit` is `pieces` of a model, else `words`, or `characters` where words have no spaces between them. Texts that
-    the task reads together count as one; with `windows` it reads all of a long one, in several windows.
+    the task reads together count as one; with `windows` it reads all of a long one, in several windows. `prompted` are
+    texts before which there may be a prompt, which is not counted.
     """
 
     unit: str
@@ -57,6 +72,7 @@ class Lengths:
     limit: int | None = None
     cut: int = 0
     windows: bool = False
+    prompted: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,8 @@ class Look:
     """What was understood of a file or folder.
 
     Attributes:
-        form: what kind of file it is, with separator and encoding; of several files, how many have which encoding.
+        form: what kind of file it is, with separator and encoding; of several files, how many have which encoding;
+            empty where it cannot be told.
         task: whose reader read it; empty where it was read as text without labels.
         columns: name → the part of an example that it is; empty for one that is not read.
         labels: label or tag → how often it occurs, the most frequent first.
@@ -107,17 +124,13 @@ class Look:
     @property
     def first_line(self) -> str:
         """What it is and how much of it there is."""
-        what = f"{self.rows:,} {'rows' if self.task else 'documents'}"
-        return f"{self.name}: {self.form}; {what}" + (f" for {self.task}" if self.task else "")
+        what = f"{self.rows:,} rows for {self.task}" if self.task else f"{self.rows:,} documents"
+        return f"{self.name}: {'; '.join(filter(None, (self.form, what)))}"
 
     @property
     def column_line(self) -> str:
         """Which columns are read as what, and which are not read; empty where there are none."""
-        read = [f"{part} from {name}" for name, part in self.columns.items() if part]
-        rest = [name for name, part in self.columns.items() if not part]
-        said = "; not read: ".join(filter(None, (", ".join(read), _listed(rest))))
-        # JSON 的键可以是半个字符，而终端和网页写不出来
-        return f"columns: {HALF_CHARACTER.sub(chr(0xFFFD), said)}" if said else ""
+        return columns_in_a_line(self.columns)
 
     @property
     def label_line(self) -> str:
@@ -125,10 +138,14 @@ class Look:
         if self.scores:
             low, middle, high = (f"{score:g}" for score in self.scores)
             return f"numbers: from {low} to {high}, half up to {middle}"
-        once = [label for label, count in self.labels.items() if count == 1]
-        alone = f"; once, which is too few to learn: {_listed(once)}" if once else ""
         counted = [f"{label} {count:,}" for label, count in self.labels.items()]
-        return f"{len(counted):,} labels: {_listed(counted)}{alone}" if counted else ""
+        return f"{len(counted):,} labels: {few_names(counted)}" if counted else ""
+
+    @property
+    def label_line_to_learn(self) -> str:
+        """The same of a file to learn from, and the labels that it has too few of."""
+        once = [label for label, count in self.labels.items() if count == 1]
+        return self.label_line + (f"; once, which is too few to learn: {few_names(once)}" if once else "")
 
     @property
     def length_line(self) -> str:
@@ -138,7 +155,8 @@ class Look:
         if found.limit is None:
             return told
         told_so = "are read in windows" if found.windows else "would be cut"
-        return told + f"; {found.cut:,} are longer than the model reads ({found.limit:,}), and {told_so}"
+        cut = f"{'about ' if found.prompted else ''}{found.cut:,}"
+        return f"{told}; {cut} are longer than the model reads ({found.limit:,}), and {told_so}"
 
     @property
     def repeated_lines(self) -> list[str]:
@@ -147,18 +165,18 @@ class Look:
         what = "rows" if self.task else "documents"
         return [f"repeated: {self.repeated:,} {what} stand twice{several}"] if self.repeated else []
 
-    @property
-    def opening(self) -> list[str]:
-        """The first lines of a command that reads it: what was understood, and how many texts are too long."""
+    def opening(self, part: str) -> list[str]:
+        """Returns the first lines of a command that reads it as `part`, such as `train`: what was understood of it."""
+        labels = self.label_line_to_learn if part == "train" else self.label_line
         lengths = self.length_line if self.lengths.cut else ""
-        return [*filter(None, (self.first_line, self.column_line, self.label_line, lengths)), *self.repeated_lines]
+        return [*filter(None, (self.first_line, self.column_line, labels, lengths)), *self.repeated_lines]
 
     def lines(self) -> Iterator[str]:
         """Yields the report, a line each."""
         yield self.first_line
         if self.kinds:
-            yield "files: " + _listed([f"{count:,} {kind}" for kind, count in self.kinds.items()])
-        yield from filter(None, (self.column_line, self.label_line, self.length_line))
+            yield "files: " + few_names([f"{count:,} {kind}" for kind, count in self.kinds.items()])
+        yield from filter(None, (self.column_line, self.label_line_to_learn, self.length_line))
         yield from self.repeated_lines
         for what, shares in (("scripts", self.scripts), ("languages", self.languages)):
             if shares:
@@ -166,10 +184,6 @@ class Look:
         for one in self.shared:
             yield f"{one.part}: {one.shared:,} of its {one.rows:,} rows stand in {one.file} as well"
         yield from self.notes
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
 
 
 def look(
@@ -204,10 +218,11 @@ def look(
     (given,) = divided(reading, ReadingOptions, command="look")
     options = built(ReadingOptions, {"faults": "skip", **given})
     tokenizer = None if model is None else load_tokenizer(model)
-    with warnings.catch_warnings(record=True) as caught:
+    files = {"train": source} | {part: one for part, one in (("dev", dev), ("test", test)) if one is not None}
+    with warnings.catch_warnings(record=True) as caught, local_sources(files) as others:
         warnings.simplefilter("always")
+        source = others.pop("train")
         name, examples = read_likely(source, task, options)
-        others = {split: other for split, other in (("dev", dev), ("test", test)) if other is not None}
         if name is None:
             if others:
                 raise ConfigError(f"{name_of(source)}: is text without labels; leave --{next(iter(others))} out")
@@ -215,7 +230,7 @@ def look(
             found = _look_at_text(source, options, tokenizer, limit)
         else:
             texts = [" ".join(example.texts) for example in examples]
-            limit = None if model is None else limit_of(name, model)
+            limit = None if model is None else task_named(name).length_limit(model)
             found = _with_languages(look_at(name, source, examples, options, tokenizer, limit), texts)
         known, shared = [(name_of(source), fingerprints(examples))], list[Overlap]()
         for split, other in others.items():
@@ -223,8 +238,9 @@ def look(
             keys = list(map(fingerprint_of, read))
             shared += [Overlap(split, file, sum(key in there for key in keys), len(read)) for file, there in known]
             known.append((name_of(other), fingerprints(read)))
-    told = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
-    return replace(found, shared=tuple(shared), notes=(*found.notes, *told))
+        told = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
+        notes = tuple(by_name(said, [source, *others.values()]) for said in (*found.notes, *told))
+    return replace(found, shared=tuple(shared), notes=notes)
 
 
 def read_likely(source: DataSource, task: str | None, options: ReadingOptions) -> tuple[str | None, list[Any]]:
@@ -232,9 +248,6 @@ def read_likely(source: DataSource, task: str | None, options: ReadingOptions) -
 
     Raises InputError where it cannot be read at all; the message names the place.
     """
-    if isinstance(source, (str, Path)) and is_url(str(source)):
-        with local_copy(source) as file:
-            return read_likely(file, task, options)
     if task == "text":
         return None, []
     if task is None and isinstance(source, (str, Path)) and ending_of(Path(source)) in WORD_LINES:
@@ -286,7 +299,7 @@ def _likely_tasks(source: DataSource, options: ReadingOptions) -> Sequence[str]:
     if isinstance(source, (str, Path)):
         path = Path(source)
         if path.is_dir():
-            return ("embed",) if (path / "qrels").is_dir() else ()
+            return ("embed",) if (path / JUDGEMENTS).is_dir() else ()
         if not path.is_file():
             return ("classify",)
         if ending_of(path) not in (*TABLE_KINDS, ".tsv"):
@@ -295,7 +308,11 @@ def _likely_tasks(source: DataSource, options: ReadingOptions) -> Sequence[str]:
             # 没有制表符的文件不是表；空行之间每行列数相同的，是带标注的词
             return (*(("tag",) if b"\n\n" in start else ()), *(_LINES if b"\t" in start else ()))
         kind = kind_of(path)
-        first = open_table(path, kind, options.encoding, options.sheet).first
+        try:
+            first = open_table(path, kind, options.encoding, options.sheet).first
+        except InputError:
+            # 哪里不对，读的时候会说；SQuAD 的一整个文档可以是一行，比一条记录长得多
+            first = ()
     else:
         first = table_of(source, "rows").first
     # 没有表头的三列也能当作排序来读：这两种任务要列名都在才算
@@ -316,12 +333,6 @@ def _holds_text(path: Path, options: ReadingOptions) -> bool:
     return "text" in open_table(path, kind_of(path), options.encoding, options.sheet).first
 
 
-def limit_of(task: str, model: str | Path, max_length: int = 0) -> int:
-    """Returns the most ids of a sequence that a task reads with a model; `max_length` is what the user said, or 0."""
-    length = max_length or task_named(task).max_length_in(Path(model))
-    return InferenceConfig(max_length=length).length_for(ModelConfig.load(model))
-
-
 def look_at(
     task: str,
     source: DataSource,
@@ -334,6 +345,7 @@ def look_at(
     kind = task_named(task)
     form, columns = _form_of(source, examples, kind.spec.reader, options)
     sequences = [texts for example in examples for texts in kind.sequences_of(example)]
+    told = _lengths(sequences, tokenizer, limit)
     labels, scores, by_text = Counter[str](), list[float](), defaultdict[Any, list[str]](list)
     for example in examples:
         own = _labels_of(example)
@@ -352,7 +364,7 @@ def look_at(
         len(examples),
         dict(labels.most_common()),
         tuple(sorted(scores)[at] for at in (0, (len(scores) - 1) // 2, -1)) if scores else (),
-        replace(_lengths(sequences, tokenizer, limit), windows=kind.spec.card.limit == WINDOWS_LIMIT),
+        replace(told, windows=kind.spec.card.limit == WINDOWS_LIMIT, prompted=kind.obeys_folder),
         sum(map(len, by_text.values())) - len(by_text),
         sum(len(set(own)) > 1 for own in by_text.values()),
         scripts_in(text for example in examples for text in example.texts),
@@ -372,33 +384,24 @@ def _form_of(
 ) -> tuple[str, dict[str, str]]:
     if not isinstance(source, (str, Path)):
         return f"{type(source).__name__} of rows", {}
-    if not is_url(str(source)) and Path(source).is_dir():
+    path = Path(source)
+    if path.is_dir():
         files = dict.fromkeys(example.place.partition(": ")[0] for example in examples)
-        return f"folder, {_encodings((file for file in files if Path(file).is_file()), options.encoding)}", {}
-    with local_copy(source) as path, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if ending_of(path) not in TABLE_KINDS and reader is TAGGED:
-            return f"a word a line, {_encodings([str(path)], options.encoding)}", {}
-        # 别的任务的 .json 也可以是一个列表：那是表
-        if reader in (QUESTIONS, RELATED) and ending_of(path) == ".json" and is_one_document(path, options.encoding):
-            return f"one JSON document, {_encodings([str(path)], options.encoding)}", {}
-        table = open_table(path, kind_of(path), options.encoding, options.sheet)
-        layout = reader.layout(table)
-        if layout is None:
-            return table.form, {}
-        parts = parts_of(table, layout, options)
-        header = "" if table.has_names else ", with a header" if table.has_header else ", without a header"
-        names = table.first if table.has_header else tuple(f"column {n}" for n in range(len(table.first)))
-    # 读了其中一个字段的那一列，自己不算没有读
-    inner = {name.partition(".")[0] for number, name in enumerate(names) if "." in name and number in parts}
-    read = {name: parts.get(number, "") for number, name in enumerate(names)}
-    return table.form + header, {name: part for name, part in read.items() if part or name not in inner}
-
-
-def _encodings(files: Iterable[str], encoding: str) -> str:
-    """Returns the encoding of text files, or how many have which."""
-    counts = Counter(detect_encoding(Span(file)) if encoding == "auto" else encoding for file in files)
-    return ", ".join(name if len(counts) == 1 else f"{name} {count:,}" for name, count in counts.most_common())
+        return f"folder, {encodings_of((file for file in files if Path(file).is_file()), options.encoding)}", {}
+    if reader.layout is None or not reader.is_table(path, options):
+        return f"{reader.inputs.other_form}, {encodings_of([str(path)], options.encoding)}", {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            table = open_table(path, kind_of(path), options.encoding, options.sheet)
+            layout = reader.layout(table)
+            if layout is None:
+                return table.form, {}
+            parts = parts_of(table, layout, options)
+            return described(table, parts, has_header=table.has_header)
+    except BertsmithError:
+        # 读的人已经读成了：这里说不出它的样子，也不能拒绝它
+        return "", {}
 
 
 def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokenizer | None, limit: int | None) -> Look:
@@ -420,12 +423,11 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
         raise InputError("; ".join(notes) or f"{source}: no text found; name files that hold text")
     texts = [" ".join(document.sentences) for document in documents]
     sentences = sum(len(document.sentences) for document in documents)
-    between = {"file": "a file is one", "line": "a line is one", "blank-line": "blank lines between them"}[rule]
-    said = f"{sentences:,} sentences in documents ({between})"
+    said = f"{sentences:,} sentences in documents ({BETWEEN[rule]})"
     kinds = Counter(ending_of(Path(one.name)) or "without an ending" for one in sources)
     found = Look(
         name_of(source),
-        ", ".join(filter(None, ("text", _encodings(decoded, options.encoding), said))),
+        ", ".join(filter(None, ("text", encodings_of(decoded, options.encoding), said))),
         "",
         {},
         len(documents),
@@ -465,7 +467,8 @@ def _lengths(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer | None, limi
         spaced = next(iter(scripts_in(flat)), "") not in WITHOUT_SPACES
         sizes, unit = [len(text.split()) if spaced else len(text) for text in flat], "words" if spaced else "characters"
     rest = iter(sizes)
-    lengths = sorted(sum(next(rest) for _ in one) + (len(one) + 1 if tokenizer else 0) for one in texts)
+    special = [tokenizer.template.size(pair=pair) if tokenizer else 0 for pair in (False, True)]
+    lengths = sorted(sum(next(rest) for _ in one) + special[len(one) == 2] for one in texts)
     half, most = (lengths[int(share * (len(lengths) - 1))] for share in (0.5, 0.95))
     cut = sum(length > limit for length in lengths) if limit is not None else 0
     return Lengths(unit, half, most, lengths[-1], limit, cut)

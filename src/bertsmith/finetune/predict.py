@@ -8,7 +8,7 @@ and line ends. Records stand in the order of the rows; a blank line gives an emp
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -91,15 +91,18 @@ class Predictor:
         """Predicts lines, without their ends, that come with their places, such as `standard input: line 3`."""
         yield from self._predict(Input(place, tuple(line.split("\t"))) for place, line in lines)
 
-    def predict_file(self, path: str | Path, options: ReadingOptions | None = None) -> Iterator[Record]:
+    def predict_file(
+        self, path: str | Path, options: ReadingOptions | None = None, *, on_note: Callable[[str], None] | None = None
+    ) -> Iterator[Record]:
         """Predicts every row of a table, or line of another file; one with other fields than the task needs is refused.
 
-        Each gives a record; that of a table holds in `columns` those that were not read.
+        Each gives a record; that of a table holds in `columns` those that were not read. Before the first, `on_note` is
+        told how the file was understood, a line each.
         """
         options = options or ReadingOptions()
         with local_copy(path) as file:
             forms = task_named(self.kind).spec.reader.inputs
-            rows = read_inputs(forms, file, options, task=self.kind, counts=self._counts)
+            rows = read_inputs(forms, file, options, task=self.kind, counts=self._counts, on_note=on_note)
             yield from self._predict(_lines(file, options.encoding) if rows is None else rows)
 
     @property

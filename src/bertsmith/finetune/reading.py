@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from bertsmith.errors import RunFolderError
-from bertsmith.files import HALF_CHARACTER, read_json
-from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
+from bertsmith.files import read_json
+from bertsmith.finetune.datasets import DataSource, ReadingOptions, by_name
 from bertsmith.finetune.look import Look, look_at
 from bertsmith.tokenizer import Tokenizer
 
@@ -45,7 +44,7 @@ class FilesRead:
     @property
     def lines(self) -> list[tuple[str, str]]:
         """What was understood, line by line, each with its part."""
-        told = [(part, line) for part, found in self.files.items() for line in found.opening]
+        told = [(part, line) for part, found in self.files.items() for line in found.opening(part)]
         told += [("division", self.division)] if self.division else []
         return told + [("note", note) for note in self.notes]
 
@@ -60,20 +59,11 @@ def noted(notes: list[str], sources: Iterable[DataSource]) -> Iterator[None]:
             yield
     finally:
         for one in caught:
-            said = str(one.message)
-            for source in sources:
-                if isinstance(source, (str, Path)):
-                    said = _by_name(said, source)
+            # 报告和模型卡会给别人看：不写这台机器上的文件夹，也不写网址的临时副本在哪里
+            said = by_name(str(one.message), sources)
             if one.category is UserWarning and said not in notes:
                 notes.append(said)
             warnings.warn(one.message, stacklevel=4)
-
-
-def _by_name(said: str, source: str | Path) -> str:
-    # 报告和模型卡会给别人看：不写这台机器上的路径，也不写网址的临时副本在哪里
-    name = name_of(source)
-    said = HALF_CHARACTER.sub("\ufffd", said.replace(str(Path(source)), name))
-    return re.sub(rf"^\S*/(?={re.escape(name)}: )", "", said)
 
 
 def tell_files(
@@ -91,10 +81,10 @@ def tell_files(
     Args:
         examples: what was read of each source.
         tokenizer: of the model that will read the texts; None leaves out how many are too long.
-        limit: the most ids of a sequence that it reads, see `limit_of`.
+        limit: the most ids of a sequence that it reads, see `Task.length_limit`.
     """
     looks = {part: look_at(task, one, examples[part], options, tokenizer, limit) for part, one in sources.items()}
     if console is not None:
-        for line in (line for found in looks.values() for line in found.opening):
+        for _, line in FilesRead(looks).lines:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     return looks

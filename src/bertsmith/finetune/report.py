@@ -7,7 +7,7 @@ any more. Figures are made through matplotlib's object interface, so nothing glo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,12 +113,13 @@ def write_report(run: str | Path) -> Path:
 def _read(folder: Path) -> list[Part]:
     """Returns a table of what was understood of the files, where the run has read some."""
     found = FilesRead.of_run(folder)
-    if found is None:
-        return []
+    return [what_was_read(found.lines)] if found and found.lines else []
+
+
+def what_was_read(lines: Iterable[tuple[str, str]]) -> Table:
+    """Returns the table of what was understood of texts and files, line by line, each with its part."""
     # 结果再好，读错了列也没有意义：先看读了什么
-    return [
-        Table("What was read", ("", "what was found"), [list(map(cut, line)) for line in found.lines], styles=("text",))
-    ]
+    return Table("What was read", ("", "what was found"), [list(map(cut, line)) for line in lines], styles=("text",))
 
 
 def _verdict(run: _Run, baselines: BaselineScores | None) -> str:
@@ -308,9 +309,9 @@ def _mistakes(run: _Run) -> Table:
     return Table("Worst mistakes on dev", head, rows, note, styles=("text", "text", "text", "figure"))
 
 
-def cut(text: str) -> str:
+def cut(text: str, most: int = _LONGEST_TEXT) -> str:
     """Returns a text as a table shows it."""
-    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 MAX_COUNTED = 24
@@ -342,7 +343,7 @@ def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> tu
     The note that is returned with it tells where labels had to be numbers; it is empty otherwise.
     """
     table = np.asarray(counts, dtype=np.int64)
-    names, family, note = drawable([_plain(_shortened(label)) for label in labels])
+    names, family, note = drawable([_plain(cut(label, _LONGEST_LABEL)) for label in labels])
     size = float(np.clip(2.2 + 0.42 * len(names), 3.6, 14))
     figure = Figure(figsize=(size + 1.4, size), layout="constrained")
     axes = figure.add_subplot()
@@ -406,7 +407,3 @@ def _draw_epochs(axes: Axes, rows: Sequence[dict[str, Any]], kind: str, name: st
 def _plain(text: str) -> str:
     # matplotlib 把一对 $ 之间的文字当公式：标签 $$ 会让整份报告画不出来
     return text.replace("$", r"\$")
-
-
-def _shortened(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.files import claim_folder, leaving_no_trace, locked, make_folder, read_json, write_json
+from bertsmith.files import claim_folder, read_json, working_in, write_json
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
@@ -116,7 +116,7 @@ def fine_tune(
         run: the run folder; the same call resumes where it was interrupted, or returns the result that is there.
         test: labelled examples that only the kept weights see, once.
         weights: of each training example in the loss, where a batch counts by their sum, and of each dev example in the
-            choice of the epoch; for tasks over texts with one label.
+            choice of the epoch; for classes, numbers and tags.
         teacher: a folder that was fine-tuned for the task, whose judgement is learned besides the labels.
         listeners: are told how the run goes; a result that is there already is told to nobody.
 
@@ -135,13 +135,11 @@ def fine_tune(
     start = noted_start(model_folder, folder / "finetune.json")
     task = task.starting_from(Path(model_folder))
     config = ModelConfig.load(model_folder)
-    stated = task.max_length_in(Path(model_folder))
-    if not settings.max_length and stated < config.position_limit:
-        settings = replace(settings, max_length=stated)
-    if settings.max_length > config.position_limit:
-        raise ConfigError(
-            f"max length {settings.max_length}: {model_folder} reads {config.position_limit} pieces at most"
-        )
+    limit = task.length_limit(model_folder, settings.max_length)
+    if settings.max_length > limit:
+        raise ConfigError(f"max length {settings.max_length}: {model_folder} reads {limit} pieces at most")
+    if limit < config.position_limit:
+        settings = replace(settings, max_length=limit)
     precision = "bf16" if compute_dtype(settings.precision, device) == torch.bfloat16 else "float32"
     _require_precision(folder, settings, precision)
     request = {
@@ -160,26 +158,16 @@ def fine_tune(
         **({} if weights is None else {"weights": digest_of([*weights[0], *weights[1]])}),
     }
     with ExitStack() as stack:
-        stack.enter_context(leaving_no_trace(folder, "metrics.jsonl"))
         # 先上锁再认领：只有一份申请的文件夹算是空的，别人可能正在里面准备
-        stack.enter_context(locked(make_folder(folder)))
+        stack.enter_context(working_in(folder, "metrics.jsonl"))
         claim_folder(folder, "finetune.json", request, beside=FURTHER)
         if (folder / "result.json").exists():
             # 可能恰好在写下结果之后、删去状态之前被打断
             _remove_state(folder)
             return FineTuningResult.load(folder / "result.json")
-        started = FineTuningRun(
-            task,
-            Path(model_folder),
-            folder,
-            settings,
-            console or Console(quiet=True),
-            device,
-            teacher,
-            listeners,
-            weights,
-        )
-        return started.finish(train, dev, test)
+        shown = console or Console(quiet=True)
+        asked = (task, Path(model_folder), folder, settings, shown, device, teacher, listeners, weights)
+        return FineTuningRun(*asked).finish(train, dev, test)
 
 
 def _require_precision(folder: Path, settings: FineTuningSettings, precision: str) -> None:
@@ -223,10 +211,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.steps_per_epoch = 0
 
     def finish(
-        self,
-        train: Sequence[ExampleT],
-        dev: Sequence[ExampleT],
-        test: Sequence[ExampleT] | None,
+        self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
     ) -> FineTuningResult:
         """Trains to the end, and scores the kept weights."""
         max_length = self.inference.length_for(self.model.config)
@@ -235,19 +220,20 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             if examples:
                 self.task.encode(self.tokenizer, examples, max_length)
         self.task.check_dev(dev)
-        encoded = self.task.encode(self.tokenizer, train, max_length)
-        if not encoded:
-            raise InputError("no example of the training file can be learned from")
-        if self.weights is not None:
+        if self.weights is None:
+            encoded = self.task.encode(self.tokenizer, train, max_length)
+        else:
             weights, _ = self.weights
             # 平均为 1：权重只分轻重，不改变学习率的意义；标注按词算平均，因为损失也按词平均
             mean = np.average(weights, weights=self.task.rows(train))
-            # 逐条再编码一遍：长句切成几段，每段都带着它的权重
+            # 逐条编码：长句切成几段，每段都带着它的权重
             encoded = [
                 replace(piece, weight=float(weight / mean))
                 for example, weight in zip(train, weights, strict=True)
                 for piece in self.task.encode(self.tokenizer, [example], max_length)
             ]
+        if not encoded:
+            raise InputError("no example of the training file can be learned from")
         for line in leaks(train, {"dev": dev, "test": test or ()}):
             self.console.print(f"warning: {line}", highlight=False, markup=False, soft_wrap=True)
         encoded = self.task.add_targets(encoded, train, self.inference)

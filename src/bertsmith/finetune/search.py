@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError, TrainingError
-from bertsmith.files import from_json, leaving_no_trace, locked, make_folder, read_json, write_json
+from bertsmith.files import from_json, read_json, working_in, write_json
 from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -188,7 +188,7 @@ def search(
     if space is not None:
         told = {n: list(astuple(one)) if isinstance(one, Range) else list(one) for n, one in space.items()}
         suggested = {"space": told, "trials": trials}
-    with leaving_no_trace(folder, f"{RUNS}/*/metrics.jsonl"), locked(make_folder(folder)):
+    with working_in(folder, f"{RUNS}/*/metrics.jsonl"):
         claim_search(folder, task, model_folder, settings, grid=tried, **suggested, seeds=seeds)
         console = console or Console(quiet=True)
 
@@ -350,7 +350,7 @@ def cross_validate(
     """
     folder, console = Path(run), console or Console(quiet=True)
     parts = fold_numbers(task, train, folds, settings.seed)
-    with leaving_no_trace(folder, f"{RUNS}/*/metrics.jsonl"), locked(make_folder(folder)):
+    with working_in(folder, f"{RUNS}/*/metrics.jsonl"):
         claim_search(folder, task, model_folder, settings, folds=folds, own_dev=dev is None)
 
         def fine_tuned(name: str, kept: Sequence[ExampleT], scored: Sequence[ExampleT] | None) -> FineTuningResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 
@@ -11,15 +11,13 @@ from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model.attention import Checkpointing
 from bertsmith.model.peft import AdapterKind, AdapterSettings
-from bertsmith.settings import option
-from bertsmith.train.optimizer import check_rates
-from bertsmith.train.trainer import TrainerSettings
+from bertsmith.settings import Checked, option
 
 Precision = Literal["auto", "bf16", "float32"]
 
 
 @dataclass(frozen=True)
-class FineTuningSettings:
+class FineTuningSettings(Checked):
     """How a model is fine-tuned.
 
     `gradient_checkpointing` as in `PretrainedModel`; `auto` is `attention` with an adapter, which is chosen for little
@@ -31,11 +29,11 @@ class FineTuningSettings:
     epochs: int = option(3, min=1, help="Passes over the training file.")
     batch_size: int = option(16, min=1, help="Examples in a step.", shown_default="16; embed 64")
     learning_rate: float = option(
-        5e-5, help="Peak learning rate.", shown_default="5e-5; small models up to 6e-4; adapters and features 1e-3"
+        5e-5, above=0, help="Peak learning rate.", shown_default="5e-5; small models to 6e-4; adapters, features 1e-3"
     )
     warmup_share: float = option(0.1, min=0.0, max=1.0, help="Share of the steps for the warm-up.")
     weight_decay: float = option(0.01, min=0.0, help="Weight decay of matrices.")
-    layer_decay: float = option(1.0, help="A layer's learning rate is that of the layer above times this.")
+    layer_decay: float = option(1.0, above=0, max=1, help="A layer's rate is that of the layer above times this.")
     freeze_layers: int = option(0, min=0, help="Number of lowest layers to freeze.")
     dropout: float | None = option(None, min=0.0, max=0.9, help="Dropout rate; default: the model's own.")
     average: float = option(
@@ -56,33 +54,15 @@ class FineTuningSettings:
     seed: int = option(0, help="Random seed.")
     from_random: bool = False
 
-    def __post_init__(self) -> None:
-        # 借各处自己的检查：允许的范围只写一遍，这里也不会与它们不一致
-        TrainerSettings(1, self.learning_rate, self.warmup_share)
-        check_rates(self.learning_rate, self.layer_decay, self.weight_decay)
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ConfigError("epochs and batch size must be at least 1")
-        if min(self.max_length, self.patience, self.freeze_layers) < 0:
-            raise ConfigError("max length, patience and frozen layers cannot be negative")
+    def _check_together(self) -> None:
         if 0 < self.max_length < 3:
             raise ConfigError(f"max length {self.max_length} leaves no room for a text between [CLS] and [SEP]")
-        compute_dtype(self.precision, "cpu")
-        if not 0.0 <= self.average <= 1.0:
-            raise ConfigError(f"average {self.average} is outside [0, 1]; it is a share of the steps")
-        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
         if self.from_random and (self.freeze_layers or self.adapter):
             raise ConfigError("random weights are no use frozen; leave out from_random, or freeze_layers and adapter")
         if self.adapter and self.freeze_layers:
             raise ConfigError("an adapter freezes the whole encoder by itself; leave out freeze_layers")
         if self.adapter_size and not self.adapter:
             raise ConfigError("adapter size: there is no adapter; name one, bottleneck or lora")
-        self.adapter_settings()
-        if self.gradient_checkpointing not in ("auto", *get_args(Checkpointing)):
-            raise ConfigError(
-                f"gradient checkpointing {self.gradient_checkpointing!r} is unknown; use auto,"
-                f" {', '.join(get_args(Checkpointing))}"
-            )
 
     def checkpointing(self) -> Checkpointing:
         """Returns what the backward pass runs again."""
@@ -100,8 +80,6 @@ class FineTuningSettings:
 
 def compute_dtype(precision: str, device: torch.device | str) -> torch.dtype:
     """Returns the dtype that a precision means on a device."""
-    if precision not in get_args(Precision):
-        raise ConfigError(f"precision {precision!r} is unknown; use {', '.join(get_args(Precision))}")
     if precision == "auto":
         return best_compute_dtype(device)
     return torch.bfloat16 if precision == "bf16" else torch.float32

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.finetune.datasets.questions import QuestionExample
-from bertsmith.finetune.linear import Fit, Floats, Losses, Ways, fitted_rows, most_frequent
+from bertsmith.finetune.linear import Fit, Floats, Losses, Ways, fitted_rows, known_rows, most_frequent
 from bertsmith.finetune.tasks.task import AdditiveTask
 from bertsmith.inference.spans import OUTPUTS, Spans, looks, passage_words, span_chances
 
@@ -106,15 +106,7 @@ def _losses(examples: Sequence[QuestionExample]) -> Losses:
 
 def _matrix(spans: Spans, examples: Sequence[QuestionExample]) -> Any:
     """Returns the features of the W words of passages as a sparse matrix [W, F]."""
-    from scipy.sparse import csr_matrix, vstack
-
-    parts = []
-    for one in examples:
-        places = spans.places[looks(one.question, one.context)]
-        rows, columns = np.nonzero(places >= 0)
-        values, shape = np.ones(len(rows), dtype=np.float32), (len(places), len(spans.features))
-        parts.append(csr_matrix((values, (rows, places[rows, columns])), shape=shape))
-    return vstack(parts, format="csr")
+    return known_rows((spans.places[looks(one.question, one.context)] for one in examples), len(spans.features))
 
 
 def _filled(empty: Spans, table: Floats) -> Spans:

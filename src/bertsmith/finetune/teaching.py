@@ -24,12 +24,12 @@ from bertsmith.hub import model_folder
 from bertsmith.inference.classify import Rank
 from bertsmith.objectives import LossOutput
 from bertsmith.objectives.labelled import LabelledBatch, LabelledObjective
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)
-class TeachingOptions:
+class TeachingOptions(Checked):
     """Who teaches, besides the labels."""
 
     panel: ClassVar[str] = "Learning from a teacher"
@@ -37,7 +37,7 @@ class TeachingOptions:
     teacher: str | None = option(None, help="Fine-tuned model to learn from as well; embed: an encoder.")
     teacher_text: tuple[str, ...] = option((), help="Unlabelled inputs, one per line, that the teacher labels.")
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         if self.teacher_text and not self.teacher:
             raise ConfigError("--teacher-text: say with --teacher who labels it")
 

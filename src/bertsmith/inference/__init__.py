@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from bertsmith.inference.classify import Ranked as Ranked
     from bertsmith.inference.classify import Regress as Regress
     from bertsmith.inference.embed import Embed as Embed
-    from bertsmith.inference.embed import Similarity as Similarity
     from bertsmith.inference.engine import Engine as Engine
     from bertsmith.inference.engine import InferenceConfig as InferenceConfig
     from bertsmith.inference.engine import Precision
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "answer": "Answer AnswerCandidate Answered",
     "classify": "Choice Choose Classify LabelsPrediction MultiLabel NextSentence Prediction Rank Ranked Regress",
-    "embed": "Embed Similarity",
+    "embed": "Embed",
     "engine": "Engine InferenceConfig PrecisionChoice PrecisionTrial SequenceRunner",
     "fill_mask": "Candidate FillMask Generate Generated",
     "pipeline": "Pipeline",
@@ -98,12 +97,14 @@ def load_pipeline(
     """
 
     def load() -> Any:
-        from bertsmith.inference.pipeline import pipeline_named, require_parts
+        from bertsmith.errors import ConfigError
+        from bertsmith.inference.pipeline import pipeline_named
 
         how: dict[str, Any] = {"precision": precision, "device": device, "batch_tokens": batch_tokens, "engine": engine}
         kind: Any = pipeline_named(name)
+        if only is not None and not kind.has_parts:
+            raise ConfigError(f"--only is not for {kind.name}; leave it out")
         if only is not None:
-            require_parts(kind)
             how["only"] = only
         return kind.load(folder, **how)
 

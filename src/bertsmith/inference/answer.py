@@ -18,7 +18,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,7 +29,7 @@ from bertsmith.inference.pipeline import one_or_many, require_list
 from bertsmith.inference.spans import OUTPUTS, Spans, best_word_spans, passage_words
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import ModelForQuestionAnswering
-from bertsmith.model.heads import SpanScores
+from bertsmith.model.heads import SpanScores, best_spans
 from bertsmith.tokenizer import Template, Tokenizer
 
 WINDOWS_AT_ONCE = 1024
@@ -262,9 +261,7 @@ class Answer(LinearPipeline, name="answer"):
         current: _Reading | None = None
         while block := list(islice(entries, WINDOWS_AT_ONCE)):
             rows = self.engine.run(
-                [window.input_ids for _, window in block],
-                [window.token_type_ids for _, window in block],
-                self._read,
+                [window.input_ids for _, window in block], [window.token_type_ids for _, window in block], self._read
             )
             for (reading, window), row in zip(block, rows.tolist(), strict=True):
                 # 窗口按题目次序到来：换了一题，说明前一题的窗口已全部读完，可以作答
@@ -348,9 +345,18 @@ class BestSpans:
     borders: int = 0
 
     def __call__(self, model: ModelForQuestionAnswering, batch: RaggedBatch) -> Tensor:
-        """Returns [N, 1 + count, 3], see `best_of_each`."""
-        outside = outside_passages(batch, self.separator, self.borders) if self.borders else None
-        return best_of_each(model(batch), batch, self.count, self.max_tokens, outside)
+        """Returns [N, 1 + count, 3], as `best_spans` but for the first row: "no answer", from `[CLS]` to `[CLS]`."""
+        if self.borders:
+            outside = outside_passages(batch, self.separator, self.borders)
+        else:
+            # 段落是第 1 句段，去掉最后的 [SEP]
+            outside = batch.token_type_ids == 0
+            outside[batch.cu_seqlens[1:].long() - 1] = True
+        scores = SpanScores(*(batch.pad(part.float(), fill=-torch.inf) for part in model(batch)))
+        found = best_spans(scores, batch.pad(~outside), count=self.count, max_tokens=self.max_tokens)
+        null = torch.zeros_like(found[:, :1])
+        null[:, 0, 2] = scores.start[:, 0] + scores.end[:, 0]
+        return torch.cat([null, found], 1)
 
 
 def outside_passages(batch: RaggedBatch, separator: int, borders: int) -> Tensor:
@@ -365,44 +371,6 @@ def outside_passages(batch: RaggedBatch, separator: int, borders: int) -> Tensor
     return outside
 
 
-def best_of_each(
-    scores: SpanScores, batch: RaggedBatch, count: int, max_tokens: int, outside: Tensor | None = None
-) -> Tensor:
-    """Finds the best spans of every sequence of a batch, all at once.
-
-    Args:
-        scores: start and end scores [T].
-        batch: N windows, see `Window`.
-        outside: [T] tokens that no answer may hold; None for all of segment 0 and the last of each sequence.
-
-    Returns:
-        [N, 1 + count, 3] float32: first token, last token and score; tokens are counted within the sequence. The first
-        row is "no answer", the span from `[CLS]` to `[CLS]`; then the best spans as `model.best_spans` finds them, best
-        first: of equals the earlier start, then the shorter. Rows of minus infinity fill up at the end.
-    """
-    start, end = (part.float() for part in scores)
-    if outside is None:
-        outside = batch.token_type_ids == 0
-        outside[batch.cu_seqlens[1:].long() - 1] = True
-    start_rows, end_rows = (
-        batch.pad(part.masked_fill(outside, -torch.inf)[:, None], fill=-torch.inf).squeeze(-1) for part in (start, end)
-    )
-    width = min(max_tokens, batch.max_seqlen)
-    # [N, S, W]：第 i 行是从 i 开始、长 1 到 W 的答案；段落是连续的，首尾都在其中，途中就都在其中
-    ends = F.pad(end_rows, (0, width - 1), value=-torch.inf).unfold(1, width, 1)
-    pairs = (start_rows[:, :, None] + ends).flatten(1)
-    pairs = F.pad(pairs, (0, max(0, count - pairs.shape[1])), value=-torch.inf)
-    # 把浮点数的位模式变成同序的整数，再拼上位置：没有两个相等的键，平局的次序在任何机器上都一样
-    bits = (pairs + 0.0).view(torch.int32)
-    keys = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).long() * 2**31
-    places = (keys - torch.arange(pairs.shape[1], device=pairs.device)).topk(count).indices
-    first = places // width
-    found = torch.stack([first.float(), (first + places % width).float(), pairs.gather(1, places)], -1)
-    null = torch.zeros_like(found[:, :1])
-    null[:, 0, 2] = (start + end).index_select(0, batch.first_token_positions)
-    return torch.cat([null, found], 1)
-
-
 class _Reading:
     def __init__(self, question: WindowedQuestion) -> None:
         self.question = question
@@ -410,7 +378,7 @@ class _Reading:
         self.places: dict[str, tuple[float, int, int]] = {}
 
     def add(self, window: Window, row: list[list[float]]) -> None:
-        """Adds what a window puts forward: a row of `best_of_each`."""
+        """Adds what a window puts forward: a row of `BestSpans`."""
         passage, shift = self.question.passage, window.first - window.head
         # 只要有一个窗口不像“无答案”，答案就可能在那里：取各窗中最低的空答案得分（与官方程序相同）
         self.null_score = min(self.null_score, row[0][2])
@@ -442,9 +410,5 @@ def _answered(
     no_answer = null_threshold is not None and candidates[0].score - null_score <= null_threshold
     best = vars(null if no_answer else candidates[0])
     return Answered(
-        **best,
-        no_answer=no_answer,
-        null_score=null_score,
-        null_probability=null_probability,
-        candidates=candidates,
+        **best, no_answer=no_answer, null_score=null_score, null_probability=null_probability, candidates=candidates
     )

@@ -10,19 +10,17 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.inference.linear import LinearModel, Mix, write_words
+from bertsmith.inference.linear import LinearModel, Mix
 from bertsmith.inference.words import PRIME, Hashes, Ints, kinds_of, mixed_bits, run_hashes
 
 BITS = 22
@@ -73,22 +71,6 @@ class Chain(LinearModel):
             _, probabilities, _ = chances(scores, self.transitions.astype(np.float64), Steps.of(list(map(len, part))))
             found.append(np.log(np.maximum(probabilities, 1e-30)))
         return torch.from_numpy(np.concatenate(found).astype(np.float32))
-
-    def save(self, folder: Path) -> None:
-        """Writes `words.safetensors` into a folder."""
-        names = ("features", "weights", "bias", "transitions")
-        write_words(folder, {"labels": self.labels, "mix": self.mix}, {name: getattr(self, name) for name in names})
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any], arrays: dict[str, Any]) -> Chain:
-        """Puts together what a file holds; ValueError, KeyError or TypeError where it does not fit."""
-        ours, theirs, offset = map(float, told["mix"])
-        found = cls(tuple(told["labels"]), **arrays, mix=(ours, theirs, offset))
-        size, tags = len(found.features), len(found.labels)
-        shapes = (found.features.shape, found.weights.shape, found.bias.shape, found.transitions.shape)
-        if shapes != ((size,), (size, tags), (tags,), (tags, tags)):
-            raise ValueError("its shapes do not fit together")
-        return found
 
 
 @dataclass(frozen=True)

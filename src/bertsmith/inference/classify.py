@@ -157,7 +157,7 @@ class TextPipeline(LinearPipeline):
     def _encoded(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
         layer = None if self.words is None else self.words.states
         if layer is None:
-            return sequence_logits(self, texts, pairs)
+            return sequence_rows(self, texts, pairs, read_logits, len(self.labels))
         vectors = sequence_rows(self, texts, pairs, READS[cast("Pooling", layer.pooling)], len(layer.weights))
         return layer.logits(vectors, len(self.labels))
 
@@ -315,11 +315,6 @@ def checked_temperature(temperature: float) -> float:
     return temperature
 
 
-def sequence_logits(pipeline: Pipeline, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
-    """Returns [N, num_labels] float32, the logits of N texts or pairs; longer ones are cut."""
-    return sequence_rows(pipeline, texts, pairs, read_logits, len(pipeline.config.id2label))
-
-
 def sequence_rows(
     pipeline: Pipeline, texts: Sequence[str], pairs: Sequence[str] | None, read: Callable[..., Tensor], width: int
 ) -> Tensor:
@@ -356,13 +351,9 @@ class NextSentence(Pipeline, name="next-sentence"):
     def __call__(self, texts: Sequence[str], next_texts: Sequence[str]) -> NDArray[np.float64]:
         """Returns [N], the probability that B follows A; where the two are too long together, the longer is cut."""
         require_list(texts, next_texts)
-        found = np.empty(len(texts))
-        for part in parts(len(texts)):
-            encoded = self.tokenizer(list(texts[part]), list(next_texts[part]), max_length=self.max_length)
-            logits = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], next_sentence_logits)
-            # 第 0 类是「B 接在 A 之后」，与发布的模型一致
-            found[part] = logits.double().softmax(-1)[:, 0].numpy()
-        return found
+        logits = sequence_rows(self, texts, next_texts, next_sentence_logits, 2)
+        # 第 0 类是「B 接在 A 之后」，与发布的模型一致
+        return logits.double().softmax(-1)[:, 0].numpy()
 
 
 def next_sentence_logits(model: ModelForNextSentencePrediction | ModelForPreTraining, batch: RaggedBatch) -> Tensor:
@@ -483,7 +474,7 @@ class Rank(LinearPipeline, name="rank"):
         """Returns [N, 1] float32, the scores of pairs before the sigmoid; arguments and errors as in `scores`."""
         require_list(queries, texts)
         asked = [self.prompt + query for query in queries]
-        return self.together((queries, texts), lambda: sequence_logits(self, asked, texts))
+        return self.together((queries, texts), lambda: sequence_rows(self, asked, texts, read_logits, 1))
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns a query and one text."""

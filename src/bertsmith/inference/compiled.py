@@ -17,8 +17,9 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ ALIKE = {"float32": 0.9999, "bf16": 0.995}
 """The least cosine similarity with the backbone's own states, in float32, at which a graph is used."""
 _SHORT, _LONG = (12,), (30, 31, 32, 33) * 8
 """Lengths of the batches on which `auto` measures: a request, and a pass over many texts."""
-_ROUNDS = 15
+_FEWEST_ROUNDS, _MOST_SECONDS = 3, 0.15
+"""Of what is timed: calls at least, and the time in which more are made."""
 _log = logging.getLogger("bertsmith.engines")
 
 
@@ -125,12 +127,12 @@ def read_choice(verdict: Path) -> EngineChoice | None:
 
 def _measured(backbone: Backbone, graphs: Mapping[str, CompiledForward], verdict: Path) -> EngineChoice:
     """Returns the fastest engine for short and for long batches; keeps the answer if the cache can be written."""
-    found = []
+    found, cpu = [], torch.device("cpu")
     for lengths in (_SHORT, _LONG):
-        batch = random_batch(backbone, lengths, torch.device("cpu"))
+        batch = random_batch(backbone, lengths, cpu)
         # 没有图就没有可选的：不必量
-        forwards = {"torch": backbone, **graphs} if graphs else {}
-        seconds = {name: _seconds(forward, batch) for name, forward in forwards.items()}
+        forwards: dict[str, Callable[[RaggedBatch], object]] = {"torch": backbone, **graphs} if graphs else {}
+        seconds = {name: seconds_of(partial(forward, batch), cpu) for name, forward in forwards.items()}
         found.append(min(seconds, key=lambda name: seconds[name], default="torch"))
     choice = EngineChoice(*found)
     with contextlib.suppress(RunFolderError):
@@ -262,11 +264,14 @@ def random_batch(encoder: Backbone, lengths: Any, device: torch.device) -> Ragge
 
 
 @torch.inference_mode()
-def _seconds(forward: Any, batch: RaggedBatch) -> float:
-    """Returns the time of a call, the median of several after a few that warm up."""
-    taken = []
-    for _ in range(_ROUNDS):
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Returns the time of a call that computes on a device, the best of several."""
+    taken: list[float] = []
+    # 第一次要打包权重、编译内核，不计时；之后取最好的一次，别的程序的干扰只会让时间变长
+    while len(taken) <= _FEWEST_ROUNDS or sum(taken[1:]) < _MOST_SECONDS:
         begun = time.perf_counter()
-        forward(batch)
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         taken.append(time.perf_counter() - begun)
-    return sorted(taken[5:])[len(taken[5:]) // 2]
+    return min(taken[1:])

@@ -14,7 +14,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
 
@@ -28,7 +28,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import make_folder, write_json
 from bertsmith.hub import model_folder
-from bertsmith.inference.engine import DEFAULT, PART, InferenceConfig, sequence_means, stream_rows
+from bertsmith.inference.engine import DEFAULT, PART, InferenceConfig, sequence_means
 from bertsmith.inference.pipeline import Pipeline, one_or_many, require_list
 from bertsmith.inference.task_file import USAGE_FILE, TaskFile, read_told, stated_length, stated_prompts
 from bertsmith.model import (
@@ -130,7 +130,10 @@ class Embed(Pipeline, name="embed"):
     def settings_in(cls, folder: str | Path) -> SentenceFolder:
         """Returns what a folder of sentence-transformers says; the defaults where it says nothing."""
         says = read_sentence_folder(folder)
-        _say_if_untrained(model_folder(folder))
+        if (place := model_folder(folder)) not in _SAID and is_untrained(place):
+            _SAID.add(place)
+            # 没有为句向量训练过的模型，任何两句话的余弦都接近 1：数是对的，意思却没有
+            warnings.warn(f"{place}: {UNTRAINED}", stacklevel=2)
         if says.lowercase and not load_tokenizer(folder).lowercase:
             raise CheckpointError(
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
@@ -196,9 +199,12 @@ class Embed(Pipeline, name="embed"):
         # 一个字符串也能逐个迭代：那会把每个字当成一条文本
         if isinstance(texts, str):
             raise InputError("give a list of texts, not a single string: [text]")
-        sequences = chain.from_iterable(self._sequences(block, before) for block in _blocks(texts))
-        for rows in stream_rows(self.engine, sequences, READS[pooling or self.pooling]):
-            vectors = rows[:, :width]
+        left = iter(texts)
+        while block := list(islice(left, PART)):
+            require_list(block)
+            prompted = [before + text for text in block] if before else block
+            sequences = self.tokenizer(prompted, max_length=self.max_length)["input_ids"]
+            vectors = self.engine.run(sequences, None, READS[pooling or self.pooling])[:, :width]
             yield (unit_rows(vectors, dim=-1) if normalize else vectors).numpy()
 
     def compare(
@@ -212,7 +218,7 @@ class Embed(Pipeline, name="embed"):
         require_list(() if others is None else others)
         normalize = self.unit_length or self.similarity == "cosine"
         both = [*texts, *(() if others is None else others)]
-        vectors = Embed.__call__(self, both, pooling=pooling, normalize=normalize)
+        vectors = self(both, pooling=pooling, normalize=normalize)
         left, right = vectors[: len(texts)], vectors if others is None else vectors[len(texts) :]
         return similarities(left, right, self.similarity)
 
@@ -237,36 +243,6 @@ class Embed(Pipeline, name="embed"):
             raise InputError(f"dims {dims} is outside 1 to {whole}, what a vector of this model has")
         return dims or self.dims or whole
 
-    def _sequences(self, texts: list[str], before: str) -> list[list[int]]:
-        require_list(texts)
-        prompted = [before + text for text in texts] if before else texts
-        rows: list[list[int]] = self.tokenizer(prompted, max_length=self.max_length)["input_ids"]
-        return rows
-
-
-class Similarity(Embed, name="similarity"):
-    """Tells how alike texts are, see `Embed.compare`."""
-
-    # 服务端的 /similarity 用的是 embed 的向量：不必为它再载入一次模型
-    endpoints = ()
-
-    @classmethod
-    def is_for(cls, _architecture: str, _config: ModelConfig) -> bool:
-        """Returns False: `Embed` stands for both."""
-        return False
-
-    # 与 Embed 同一个模型、同样的向量，只是调用给出的是余弦
-    def __call__(  # type: ignore[override]
-        self, texts: Sequence[str], others: Sequence[str] | None = None, *, pooling: Pooling | None = None
-    ) -> NDArray[np.float32]:
-        """Compares every text with every other, see `Embed.compare`; one text with one other gives one number."""
-        if isinstance(texts, str) and others is not None:
-            several = [others] if isinstance(others, str) else others
-            row: Any = self.compare([texts], several, pooling=pooling)[0]
-            one: NDArray[np.float32] = row[0] if isinstance(others, str) else row
-            return one
-        return self.compare(texts, others, pooling=pooling)
-
 
 _SAID: set[Path] = set()
 
@@ -281,13 +257,6 @@ def is_untrained(folder: Path) -> bool:
     """Tells whether a folder holds a masked LM alone, which was never trained to make vectors of texts."""
     learned = (folder / "modules.json").exists() or (folder / "1_Pooling").exists()
     return not learned and (read_architecture(folder) or "").endswith(_PRE_TRAINED)
-
-
-def _say_if_untrained(folder: Path) -> None:
-    if folder not in _SAID and is_untrained(folder):
-        _SAID.add(folder)
-        # 没有为句向量训练过的模型，任何两句话的余弦都接近 1：数是对的，意思却没有
-        warnings.warn(f"{folder}: {UNTRAINED}", stacklevel=2)
 
 
 def similarities(
@@ -350,12 +319,6 @@ def check_pooling(pooling: str, config: ModelConfig) -> None:
         raise ConfigError(f"pooling {pooling} needs 4 layers, the model has {config.num_hidden_layers}")
 
 
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    left = iter(texts)
-    while block := list(islice(left, PART)):
-        yield block
-
-
 def read_sentence_folder(folder: str | Path) -> SentenceFolder:
     """Reads what a model folder says of vectors; a folder that other tools made may say nothing."""
     folder = model_folder(folder)
@@ -414,9 +377,9 @@ def write_sentence_folder(folder: Path, says: SentenceFolder, width: int) -> Non
     write_json(folder / "modules.json", steps)
 
 
-def length_limit(folder: Path, config: ModelConfig) -> int:
-    """Returns how many ids of a sequence are read: what the folder allows, and never more than the model has places."""
-    return InferenceConfig(max_length=stated_length(folder)).length_for(config)
+def length_limit(folder: str | Path, config: ModelConfig, asked: int = 0) -> int:
+    """Returns the most ids of a sequence: what is asked for, else what the folder allows, as far as the model reads."""
+    return InferenceConfig(max_length=asked or stated_length(folder)).length_for(config)
 
 
 def copy_sentence_files(source: Path, target: Path) -> None:

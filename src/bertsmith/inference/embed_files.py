@@ -26,22 +26,14 @@ from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding
 from bertsmith.data.reading.text import require_plain_text
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
-from bertsmith.files import (
-    atomic_path,
-    leaving_no_trace,
-    locked,
-    make_folder,
-    read_json,
-    require_utf8_names,
-    write_json,
-)
+from bertsmith.files import atomic_path, read_json, require_utf8_names, working_in, write_json
 from bertsmith.hub import model_folder, noted_start
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import PART, Engine, InferenceConfig, Precision
 from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.parallel import Engine as ParallelEngine
 from bertsmith.parallel import available_cores, parallel_map
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 
 ENDINGS = (".npy", ".parquet")
 _REQUEST = "request.json"
@@ -51,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class EmbedSettings:
+class EmbedSettings(Checked):
     """What the vectors are; as in `Embed` and `InferenceConfig`, but that `auto` is chosen once for the whole work."""
 
     pooling: Pooling | None = option(None, help="Pooling of the token states; default: that of the folder, or mean.")
@@ -127,7 +119,7 @@ def embed_files(
     threads = 0 if engine == "ray" or count == 1 else max(1, available_cores() // (count or 1))
     probe = _Probe(str(folder), _state(folder), settings, threads)
     # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
-    with leaving_no_trace(parts, _REQUEST), locked(make_folder(parts)):
+    with working_in(parts, _REQUEST):
         todo, precision, width = _planned(parts, files, folder, noted, probe, engine, count)
         lines = sum(file.lines for file in todo)
         work = _FileWork(probe.folder, probe.state, parts, settings, precision, threads, PART)

@@ -10,26 +10,26 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from threading import Barrier, Lock
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
-from bertsmith.inference.compiled import graphs_of, random_batch, use_graphs
+from bertsmith.inference.compiled import graphs_of, random_batch, seconds_of, use_graphs
 from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.inference.runtimes import RUNTIMES
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.kernels.matmul import has_int8_kernels
 from bertsmith.model import Backbone, ModelConfig, PretrainedModel
+from bertsmith.settings import Checked, option
 
 PART = 4096
 """Inputs encoded and sorted by length at a time: enough to sort well, few enough that memory does not grow."""
@@ -91,7 +91,7 @@ class SequenceRunner(Protocol):
 
 
 @dataclass(frozen=True)
-class InferenceConfig:
+class InferenceConfig(Checked):
     """Where and how a pipeline computes.
 
     Attributes:
@@ -101,24 +101,18 @@ class InferenceConfig:
     """
 
     device: torch.device | str | None = None
-    precision: Precision | None = None
-    max_length: int = 0
-    batch_tokens: int = 0
-    engine: EngineKind = "torch"
+    precision: Precision | None = option(None)
+    max_length: int = option(0, min=0)
+    batch_tokens: int = option(0, min=0)
+    engine: EngineKind = option("torch")
 
-    def __post_init__(self) -> None:
-        if self.engine not in get_args(EngineKind):
-            raise ConfigError(f"engine {self.engine!r} is unknown; use {', '.join(get_args(EngineKind))}")
+    def _check_together(self) -> None:
         able = RUNTIMES[self.engine].precisions if self.engine in RUNTIMES else (self.precision,)
         if self.precision not in (None, *able):
             said = " or ".join(map(str, able))
             raise ConfigError(
                 f"engine {self.engine} computes in {said}, not in {self.precision}; leave one of them out"
             )
-        if self.precision is not None and self.precision not in get_args(Precision):
-            raise ConfigError(f"precision {self.precision!r} is unknown; use {', '.join(get_args(Precision))}")
-        if self.max_length < 0 or self.batch_tokens < 0:
-            raise ConfigError(f"max_length {self.max_length} and batch_tokens {self.batch_tokens} cannot be negative")
 
     def length_for(self, config: ModelConfig) -> int:
         """Returns the most ids in a sequence that both the model and this setting allow."""
@@ -239,16 +233,6 @@ class Engine:
             pool.shutdown(cancel_futures=True)
 
 
-def stream_rows(engine: SequenceRunner, sequences: Iterable[Sequence[int]], read: Read) -> Iterator[Tensor]:
-    """Maps every sequence of a long input to one row, in order, reading `PART` ahead; see `SequenceRunner.run`.
-
-    Yields [n, ...] float32 on the CPU, the rows of the next n sequences.
-    """
-    left = iter(sequences)
-    while block := list(islice(left, PART)):
-        yield engine.run(block, None, read)
-
-
 def sequence_means(states: Tensor, batch: RaggedBatch) -> Tensor:
     """Returns [N, H], the mean over each sequence of states [T, H]."""
     # 参差批次上的分段求和：每条序列只对自己的真实词元取平均
@@ -331,7 +315,6 @@ def _check_positions(sequences: Ids, positions: Ids) -> None:
 FAITHFUL = 0.995
 """The least cosine similarity with the vectors of float32 at which `auto` takes another precision."""
 
-_FEWEST_ROUNDS, _MOST_SECONDS = 3, 0.15
 _PROBE_LENGTHS = (12, 20, 28, 36)
 _TIMED_SEQUENCES, _TIMED_LENGTH = 8, 32
 
@@ -405,25 +388,12 @@ def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionC
         vectors = sequence_means(encoder(probe).hidden_states.float(), probe)
         exact = vectors if name == "float32" else exact
         cosine = float(torch.cosine_similarity(vectors, exact, dim=-1).min())
-        trials.append(PrecisionTrial(name, _seconds(encoder, timed, device), cosine))
+        # 各块都一样：一块的时间就说明整个模型
+        block = partial(encoder.encoder.blocks[0], encoder.embedding(timed), timed)
+        trials.append(PrecisionTrial(name, seconds_of(block, device), cosine))
     best = min((trial for trial in trials if trial.is_faithful), key=lambda trial: trial.seconds, default=None)
     # 权重里有 NaN：连 float32 与自己比也不算忠实
     if best is None:
         raise CheckpointError("the model's states are not finite numbers; copy the folder again, or train again")
     apply_precision(model, best.precision, device)
     return PrecisionChoice(best.precision, tuple(trials), tuple(name for name, found in there.items() if not found))
-
-
-def _seconds(encoder: Backbone, batch: RaggedBatch, device: torch.device) -> float:
-    """Returns how long one block takes: all blocks are alike, so that this stands for the whole model."""
-    hidden = encoder.embedding(batch)
-    block = encoder.encoder.blocks[0]
-    taken: list[float] = []
-    # 第一次要打包权重、编译内核，不计时；之后取最好的一次，别的程序的干扰只会让时间变长
-    while len(taken) <= _FEWEST_ROUNDS or sum(taken[1:]) < _MOST_SECONDS:
-        begun = time.perf_counter()
-        block(hidden, batch)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        taken.append(time.perf_counter() - begun)
-    return min(taken[1:])

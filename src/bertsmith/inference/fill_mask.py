@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
-from bertsmith.inference.pipeline import Pipeline, require_list
+from bertsmith.inference.pipeline import Pipeline, one_or_many, require_list
 from bertsmith.model import ModelForMaskedLM, ModelForPreTraining
 from bertsmith.seeding import generator
 
@@ -40,19 +40,11 @@ class FillMask(Pipeline, name="fill-mask"):
     endpoints = ("/fill-mask",)
     is_causal = False
 
-    # a string is itself a sequence of strings, to a type checker; here it never means a list of letters
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, texts: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
-    ) -> list[list[Candidate]]: ...
-    @overload
+    @one_or_many
     def __call__(
         self, texts: Sequence[str], *, top_k: int = 5, candidates: Sequence[str] | None = None
-    ) -> list[list[list[Candidate]]]: ...
-    def __call__(
-        self, texts: str | Sequence[str], *, top_k: int = 5, candidates: Sequence[str] | None = None
-    ) -> list[list[Candidate]] | list[list[list[Candidate]]]:
-        """Fills the masks of one text, or of many.
+    ) -> list[list[list[Candidate]]]:
+        """Fills the masks of texts.
 
         Args:
             texts: each holds `[MASK]` (or what the tokenizer calls it, such as `<mask>`) at least once.
@@ -61,7 +53,7 @@ class FillMask(Pipeline, name="fill-mask"):
                 those among all pieces, so they add up to less than 1: how little is itself an answer.
 
         Returns:
-            For each mask, from left to right, its likeliest pieces, best first; for a list of texts, a list of that.
+            For each text, for each of its masks from left to right, the likeliest pieces, best first.
 
         Raises:
             InputError: a text has no `[MASK]` or is too long, `top_k` is out of range, or a candidate is not one piece.
@@ -69,15 +61,14 @@ class FillMask(Pipeline, name="fill-mask"):
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise InputError(f"top_k {top_k} is outside 1 to {self.tokenizer.vocab_size}, the vocabulary's size")
         allowed = None if candidates is None else self._pieces(candidates)
-        given = [texts] if isinstance(texts, str) else texts
-        require_list(given)
-        sequences = [self._sequence(text) for text in given]
-        positions = [self._masks(ids) for ids in sequences]
+        require_list(texts)
+        sequences, mask = [self._sequence(text) for text in texts], self.tokenizer.mask_token_id
+        positions = [[place for place, piece in enumerate(ids) if piece == mask] for ids in sequences]
         filled: list[list[list[Candidate]]] = []
         for part in _parts_of_masks(positions):
             rows = self.engine.run_positions(sequences[part], None, positions[part], mask_logits)
             filled += [self._best(logits, top_k, allowed) for logits in rows]
-        return filled[0] if isinstance(texts, str) else filled
+        return filled
 
     def _sequence(self, text: str) -> list[int]:
         ids = self.tokenizer.template.wrap(self.tokenizer.encode(text, parse_special=True))
@@ -88,9 +79,6 @@ class FillMask(Pipeline, name="fill-mask"):
         if len(ids) > self.max_length:
             raise InputError(f"{text[:60]!r} has {len(ids)} tokens, the model reads {self.max_length}; shorten it")
         return ids
-
-    def _masks(self, ids: Sequence[int]) -> list[int]:
-        return [index for index, piece in enumerate(ids) if piece == self.tokenizer.mask_token_id]
 
     def _pieces(self, candidates: Sequence[str]) -> Tensor:
         if isinstance(candidates, str) or not candidates:
@@ -168,17 +156,7 @@ class Generate(Pipeline, name="generate"):
     needs_fine_tuning = False
     is_causal = True
 
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self,
-        texts: str,
-        *,
-        max_new_tokens: int = 40,
-        top_p: float | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-    ) -> Generated: ...
-    @overload
+    @one_or_many
     def __call__(
         self,
         texts: Sequence[str],
@@ -187,17 +165,8 @@ class Generate(Pipeline, name="generate"):
         top_p: float | None = None,
         temperature: float = 1.0,
         seed: int = 0,
-    ) -> list[Generated]: ...
-    def __call__(
-        self,
-        texts: str | Sequence[str],
-        *,
-        max_new_tokens: int = 40,
-        top_p: float | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-    ) -> Generated | list[Generated]:
-        """Continues one text, or many; an empty one lets the model begin by itself.
+    ) -> list[Generated]:
+        """Continues texts; an empty one lets the model begin by itself.
 
         Args:
             max_new_tokens: at least 1; never more pieces are written than the model has positions for.
@@ -215,12 +184,11 @@ class Generate(Pipeline, name="generate"):
             raise InputError(f"top_p {top_p} is outside (0, 1]; leave it out for the likeliest piece")
         if not 0.0 < temperature < float("inf"):
             raise InputError(f"temperature {temperature} must be a number over 0")
-        given = [texts] if isinstance(texts, str) else list(texts)
-        require_list(given)
-        beginnings = [self._beginning(text) for text in given]
+        require_list(texts)
+        beginnings = [self._beginning(text) for text in texts]
         # 每段文本各有随机数：结果与同一批里别的文本何时写完无关
-        rngs = [generator(seed, "generate", number) for number in range(len(given))]
-        sequences, open_ = [list(ids) for ids in beginnings], list(range(len(given)))
+        rngs = [generator(seed, "generate", number) for number in range(len(texts))]
+        sequences, open_ = [list(ids) for ids in beginnings], list(range(len(texts)))
         end = self.tokenizer.sep_token_id
         for _ in range(max_new_tokens):
             open_ = [n for n in open_ if sequences[n][-1] != end and len(sequences[n]) < self.max_length]
@@ -230,8 +198,7 @@ class Generate(Pipeline, name="generate"):
             rows = self.engine.run_positions([sequences[n] for n in open_], None, places, mask_logits)
             for number, logits in zip(open_, rows, strict=True):
                 sequences[number].append(self._next(logits[0], top_p, temperature, rngs[number]))
-        found = [self._generated(ids[len(begun) :]) for ids, begun in zip(sequences, beginnings, strict=True)]
-        return found[0] if isinstance(texts, str) else found
+        return [self._generated(ids[len(begun) :]) for ids, begun in zip(sequences, beginnings, strict=True)]
 
     def _beginning(self, text: str) -> list[int]:
         # 预训练时每条序列以 [CLS] 起、以 [SEP] 止：续写从 [CLS] 与开头的词起，写到 [SEP] 为止

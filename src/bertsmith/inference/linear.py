@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast
@@ -85,14 +85,24 @@ class LinearModel:
         places[self.features] = np.arange(len(self.features), dtype=np.int32)
         return places
 
-    @abstractmethod
     def save(self, folder: Path) -> None:
         """Writes `words.safetensors` into a folder."""
+        told = {each.name: getattr(self, each.name) for each in fields(cast("Any", self))}
+        arrays = {name: told.pop(name) for name, value in list(told.items()) if isinstance(value, np.ndarray)}
+        write_words(folder, told, arrays)
 
     @classmethod
-    @abstractmethod
     def of(cls: type[LinearT], told: Mapping[str, Any], arrays: dict[str, Any]) -> LinearT:
         """Puts together what a file holds; ValueError, KeyError or TypeError where it does not fit."""
+        ours, theirs, offset = map(float, told["mix"])
+        # 答案的四项输出是固定的，文件里没有标签
+        labels = {"labels": tuple(told["labels"])} if "labels" in told else {}
+        found = cast("Any", cls)(**arrays, **labels, mix=(ours, theirs, offset))
+        size, count = len(found.features), len(found.labels)
+        fits = {"features": (size,), "weights": (size, count), "bias": (count,), "transitions": (count, count)}
+        if any(array.shape != fits[name] for name, array in arrays.items()):
+            raise ValueError("its shapes do not fit together")
+        return cast("LinearT", found)
 
 
 def write_words(folder: Path, told: Mapping[str, Any], arrays: dict[str, Any]) -> None:

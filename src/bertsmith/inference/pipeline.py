@@ -23,9 +23,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.hub import model_folder
-from bertsmith.inference.engine import DEFAULT, PART, Engine, InferenceConfig, Precision, SequenceRunner
-from bertsmith.inference.graph_cache import EngineKind
+from bertsmith.inference.engine import DEFAULT, PART, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.task_file import TaskFile, read_settings, read_task_file, stated_length
 from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
 from bertsmith.model.folder import read_architecture
@@ -39,7 +37,7 @@ Device = torch.device | str | None
 _HOMES = {
     "answer": "answer",
     **dict.fromkeys(("choose", "classify", "multilabel", "regress"), "classify"),
-    **dict.fromkeys(("embed", "similarity"), "embed"),
+    "embed": "embed",
     **dict.fromkeys(("tag", "features"), "tag"),
     **dict.fromkeys(("fill-mask", "generate"), "fill_mask"),
     **dict.fromkeys(("next-sentence", "rank"), "classify"),
@@ -119,33 +117,21 @@ class Pipeline:
         self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
-    def load(
-        cls: type[PipelineT],
-        folder: str | Path,
-        *,
-        precision: Precision | None = None,
-        device: Device = None,
-        batch_tokens: int = 0,
-        engine: EngineKind = "torch",
-    ) -> PipelineT:
-        """Loads a model folder, fine-tuned or another of the same architecture; arguments as in `InferenceConfig`.
+    def load(cls: type[PipelineT], folder: str | Path, **how: Any) -> PipelineT:
+        """Loads a model folder, fine-tuned or another of the same architecture.
+
+        Takes `precision`, `device`, `batch_tokens` and `engine`, as `InferenceConfig` does.
 
         Raises:
             CheckpointError: the folder holds no such model, or its `task.json` is damaged or of another task.
             ConfigError: the model is for another pipeline, or the precision is not available on this device.
         """
         told = cls.settings_in(folder)
-        model, tokenizer = cls.model_in(folder), load_tokenizer(folder)
-        how: dict[str, Any] = {"precision": precision, "device": device, "batch_tokens": batch_tokens, "engine": engine}
-        return cls.over(model, tokenizer, told, **how)
+        return cls.over(cls.model_in(folder), load_tokenizer(folder), told, **how)
 
     @classmethod
     def over(
-        cls: type[PipelineT],
-        model: PretrainedModel,
-        tokenizer: Tokenizer,
-        told: TaskFile,
-        **how: Any,
+        cls: type[PipelineT], model: PretrainedModel, tokenizer: Tokenizer, told: TaskFile, **how: Any
     ) -> PipelineT:
         """Puts the pipeline over a model in memory, with the settings that a folder has: `told`, from `settings_in`."""
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
@@ -156,7 +142,7 @@ class Pipeline:
         """Returns what a folder tells the pipeline; the defaults where it tells nothing."""
         told = read_settings(folder, cls.settings, cls.name)
         # 别人的文件夹没有 task.json：照它的分词器说的长度读，与原来的工具一致
-        return told if told.task else replace(told, max_length=stated_length(model_folder(folder)))
+        return told if told.task else replace(told, max_length=stated_length(folder))
 
     @classmethod
     def model_in(cls, folder: str | Path) -> Any:
@@ -221,12 +207,6 @@ def task_of_folder(folder: str | Path) -> str:
             f"{folder}: holds a {read_architecture(folder)}, which predicts nothing here; fine-tune it first"
         )
     return name
-
-
-def require_parts(kind: type[Pipeline]) -> None:
-    """Makes sure that a part of a folder can be asked for."""
-    if not kind.has_parts:
-        raise ConfigError(f"--only is not for {kind.name}; leave it out")
 
 
 def require_fit(tokenizer: Tokenizer, config: ModelConfig, folder: str | Path = "model folder") -> None:

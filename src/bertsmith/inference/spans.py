@@ -10,12 +10,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.inference.chain import Steps, chances, codes_of, kinds_in_short, neighbours, salted, spread, words_in
-from bertsmith.inference.linear import LinearModel, Mix, write_words
+from bertsmith.inference.linear import LinearModel, Mix
 from bertsmith.inference.words import PRIME, Hashes, Ints, mixed_bits, run_hashes
 
 BITS = 20
@@ -67,12 +65,12 @@ class Spans(LinearModel):
 
     most = 1 << BITS
     pipeline = "answer"
+    labels = OUTPUTS
 
     features: NDArray[np.int32]
     weights: NDArray[np.float32]
     bias: NDArray[np.float32]
     mix: Mix = (0.0, 1.0, 0.0)
-    labels: tuple[str, ...] = field(default=OUTPUTS)
 
     def logits(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
         """Returns [W, 4] float32, `OUTPUTS` for each of the W words of all passages; pairs are question and passage."""
@@ -80,22 +78,6 @@ class Spans(LinearModel):
         found = [np.zeros((0, len(OUTPUTS)), dtype=np.float32)]
         found += [weights[self.places[looks(*pair)]].sum(1) + self.bias for pair in pairs]
         return torch.from_numpy(np.concatenate(found))
-
-    def save(self, folder: Path) -> None:
-        """Writes `words.safetensors` into a folder."""
-        names = ("features", "weights", "bias")
-        write_words(folder, {"mix": self.mix}, {name: getattr(self, name) for name in names})
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any], arrays: dict[str, Any]) -> Spans:
-        """Puts together what a file holds; ValueError, KeyError or TypeError where it does not fit."""
-        ours, theirs, offset = map(float, told["mix"])
-        found = cls(**arrays, mix=(ours, theirs, offset))
-        size, outputs = len(found.features), len(OUTPUTS)
-        shapes = (found.features.shape, found.weights.shape, found.bias.shape)
-        if shapes != ((size,), (size, outputs), (outputs,)):
-            raise ValueError("its shapes do not fit together")
-        return found
 
 
 def span_chances(scores: Floats, sizes: Sequence[int], *, none: bool) -> tuple[float, Floats]:

@@ -230,8 +230,7 @@ class FeatureSettings(TaskFile):
     tagger_head: Top = "linear"
     tagger_head_size: int = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_together(self) -> None:
         if self.task and not self.labels:
             raise ValueError("labels is empty")
         if self.tagger_head_size < (self.tagger_head == "bilstm"):

@@ -14,13 +14,14 @@ from typing import Any, ClassVar, TypeVar
 from bertsmith.errors import BertsmithError, CheckpointError
 from bertsmith.files import from_json, parse_json, read_json, write_text
 from bertsmith.hub import model_folder
+from bertsmith.settings import Checked, option
 
 TASK_FILE = "task.json"
 USAGE_FILE = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True)
-class TaskFile:
+class TaskFile(Checked):
     """What every `task.json` says; a pipeline with settings of its own extends it.
 
     `max_length` is the most ids of a sequence in training; 0 for as many as the model reads. A file must have the
@@ -30,11 +31,7 @@ class TaskFile:
     required: ClassVar[tuple[str, ...]] = ("task", "max_length")
 
     task: str = ""
-    max_length: int = 0
-
-    def __post_init__(self) -> None:
-        if self.max_length < 0:
-            raise ValueError(f"max_length {self.max_length} is negative")
+    max_length: int = option(0, min=0)
 
     def arguments(self) -> dict[str, Any]:
         """Returns the settings besides the task and the length, as arguments of the pipeline."""
@@ -59,7 +56,7 @@ def read_task_file(folder: str | Path) -> dict[str, Any]:
     values: dict[str, Any] = read_json(path, dict[str, Any], CheckpointError, _ADVICE)
     try:
         _from_values(TaskFile, values)
-    except ValueError as error:
+    except (ValueError, BertsmithError) as error:
         raise _damaged(path, error) from None
     return values
 
@@ -114,8 +111,9 @@ def read_told(path: Path, kind: type[Any]) -> Any:
     return values
 
 
-def stated_length(folder: Path) -> int:
+def stated_length(folder: str | Path) -> int:
     """Returns how many ids a folder allows in a sequence, with the special tokens; 0 where it says nothing."""
+    folder = model_folder(folder)
     length = read_told(folder / "sentence_bert_config.json", dict).get("max_seq_length")
     # 没有写明长度的文件夹，按分词器自己的上限截断，与 sentence-transformers 一致
     length = length or read_told(folder / "tokenizer_config.json", dict).get("model_max_length")

@@ -20,20 +20,19 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from bertsmith.data.corpus.shards import HELDOUT, TRAIN
 from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule, read_text
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.files import claim_folder, leaving_no_trace, locked, make_folder
+from bertsmith.files import claim_folder, working_in
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import copy_sentence_files
-from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, own_text, shards_of, text_files
+from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, counted, own_text, shards_of, text_files
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import extend_positions, extend_vocabulary, load_any
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives.replaced_tokens import GENERATOR
-from bertsmith.settings import Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
 from bertsmith.train.choosing import native_settings, recipe_to_continue
@@ -50,7 +49,7 @@ EXAMPLES = 8
 
 
 @dataclass(frozen=True)
-class AdaptationOptions:
+class AdaptationOptions(Checked):
     """What the command line was asked for."""
 
     minutes: float = option(10.0, min=0.05, help="Minutes of continued pre-training.")
@@ -108,7 +107,7 @@ def adapt(
     """
     (chosen,) = divided(settings, AdaptationOptions, command="adapt")
     options, folder, files = built(AdaptationOptions, chosen), Path(out), text_files(text)
-    with on_device(device), leaving_no_trace(folder, *WORK), locked(make_folder(folder)):
+    with on_device(device), working_in(folder, *WORK):
         found = _adapted(str(model), files, folder, options, console or Console(quiet=True))
     metrics = {"loss_after": found.loss_after, "loss_before": found.loss_before}
     return Result(folder, metrics, found.model_folder, write_run_report([folder]), found)
@@ -119,6 +118,7 @@ def _adapted(
 ) -> AdaptationResult:
     source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
     claim_folder(out, "adapt.json", {"model": model, **source.settings, **vars(options)})
+    source.tell(console)
     origin = model_folder(model)
     tokenizer, gives_vectors = load_tokenizer(origin), (origin / "modules.json").exists()
     if gives_vectors:
@@ -153,8 +153,7 @@ def _adapted(
 
     console.print("[bold]2 · token shards[/bold]")
     corpus = shards_of(source, larger, out / "corpus")
-    train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
-    console.print(f"    {train.tokens:,} tokens to learn from, {heldout.documents:,} documents held out")
+    console.print(f"    {counted(corpus)}")
 
     console.print("[bold]3 · continued pre-training[/bold]")
     if fresh := _fresh_heads(start, recipe):

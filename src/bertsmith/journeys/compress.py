@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.text import read_text
 from bertsmith.errors import ConfigError
-from bertsmith.files import claim_folder, leaving_no_trace, write_json
+from bertsmith.files import claim_folder, working_in, write_json
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
 from bertsmith.finetune.metrics import in_digits
 from bertsmith.finetune.tasks import save_task, task_of_model
@@ -39,7 +39,7 @@ from bertsmith.model import PretrainedModel, cut_vocabulary, keep_layers, layers
 from bertsmith.model.folder import StoredAs, fingerprint_weights
 from bertsmith.model.surgery import head_importance
 from bertsmith.seeding import generator
-from bertsmith.settings import Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 
 MEASURED = 512
@@ -47,7 +47,7 @@ MEASURED = 512
 
 
 @dataclass(frozen=True)
-class CompressionOptions:
+class CompressionOptions(Checked):
     """What is left out of a model."""
 
     layers: str = option("", help="Keep these layers, counted from 0, such as 0,2,4.")
@@ -56,7 +56,7 @@ class CompressionOptions:
     int8: bool = option(False, help="Store matrices in 8 bits; only bertsmith reads such a folder.")
     bf16: bool = option(False, help="Store weights in bf16, which transformers reads too.")
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         if self.int8 and self.bf16:
             raise ConfigError("--int8 and --bf16 both say how weights are stored; leave one out")
         if not (self.layers or self.heads or self.vocabulary or self.int8 or self.bf16):
@@ -115,7 +115,7 @@ def compress(
     options, reading, folder = built(CompressionOptions, chosen), built(ReadingOptions, how), Path(out)
     if options.heads and dev is None:
         raise ConfigError("--heads: give --dev, on which it is measured which heads matter")
-    with on_device(device), leaving_no_trace(folder):
+    with on_device(device), working_in(folder):
         rows = _compressed(model_folder(str(model)), folder, options, dev, reading, console)
     # 最后一步就是成品；没有 dev 文件便没有分数和速度，不能拿零充数
     last = {name: getattr(rows[-1], name) for name in ("score", "parameters", "megabytes", "per_second")}
@@ -258,9 +258,7 @@ def _bytes(model: PretrainedModel, stored: StoredAs) -> int:
 
 
 def _show(console: Console, work: _Work, out: Path) -> None:
-    table = Table()
-    for heading in ("step", "parameters", "MB", "examples/s", "score"):
-        table.add_column(heading, justify="left" if heading == "step" else "right")
+    table = Table("step", *(Column(one, justify="right") for one in ("parameters", "MB", "examples/s", "score")))
     for row in work.rows:
         rate = "" if row.per_second is None else f"{row.per_second:,.0f}"
         score = "" if row.score is None else in_digits(row.score)

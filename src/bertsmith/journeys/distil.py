@@ -19,15 +19,15 @@ from rich.markup import escape
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError
-from bertsmith.files import claim_folder, leaving_no_trace, locked, make_folder
+from bertsmith.files import claim_folder, working_in
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import read_sentence_folder, write_sentence_folder
-from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, own_text, shards_of, text_files
+from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, counted, own_text, shards_of, text_files
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import Backbone, ModelConfig, as_distilbert, keep_layers, layers_written
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives import objective_named
-from bertsmith.settings import Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.choosing import native_settings, recipe_for, recipe_to_continue
 from bertsmith.train.monitor import figures_before_training
@@ -37,7 +37,7 @@ from bertsmith.train.report import write_run_report
 
 
 @dataclass(frozen=True)
-class DistillationOptions:
+class DistillationOptions(Checked):
     """What the command line was asked for."""
 
     keep_layers: str = option("", help="Teacher layers that the student starts from, such as 0,2,4.")
@@ -53,13 +53,13 @@ class DistillationOptions:
         shown_default="soft where both predict pieces; states where both are equally wide, else relations",
         help="Distillation loss: soft, states or relations; once for each.",
     )
-    temperature: float = option(2.0, help="Temperature of the soft targets.")
-    learning_rate: float | None = option(None, shown_default="by size", help="Peak learning rate.")
+    temperature: float = option(2.0, above=0, help="Temperature of the soft targets.")
+    learning_rate: float | None = option(None, above=0, shown_default="by size", help="Peak learning rate.")
     documents: DocumentRule = option("auto", help=DOCUMENTS_HELP)
     encoding: str = option("auto", help=ENCODING_HELP)
     seed: int = option(0, help="Random seed.")
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         if bool(self.keep_layers) == bool(self.size):
             raise ConfigError("say what the student is: --keep-layers 0,2,4 of the teacher, or --size for a fresh one")
         if self.keep_layers and self.family not in ("", "distilbert"):
@@ -111,7 +111,7 @@ def distil(
     """
     (chosen,) = divided(settings, DistillationOptions, command="distil")
     options, folder, files = built(DistillationOptions, chosen), Path(out), text_files(text)
-    with on_device(device), leaving_no_trace(folder, *WORK), locked(make_folder(folder)):
+    with on_device(device), working_in(folder, *WORK):
         found = _distilled(str(teacher), files, folder, options, console or Console(quiet=True))
     names = ("loss_after", "loss_before", "parameters", "teacher_parameters")
     metrics = {name: float(getattr(found, name)) for name in names}
@@ -126,10 +126,12 @@ def _distilled(
     # 学生照搬不了的句向量设置，现在就说，而不是训练完才说
     says = read_sentence_folder(origin) if (origin / "modules.json").exists() else None
     claim_folder(out, "distil.json", {"teacher": teacher, **source.settings, **vars(options)})
+    source.tell(console)
     tokenizer = load_tokenizer(origin)
     console.print("[bold]1 · token shards[/bold]")
     recipe = _recipe(teacher, out, options)
     corpus = shards_of(source, tokenizer, out / "corpus")
+    console.print(f"    {counted(corpus)}")
     console.print("[bold]2 · training the student[/bold]")
     result = pretrain(out, corpus, tokenizer, recipe, console=console, device=best_device())
     first = figures_before_training(out / "metrics.jsonl")

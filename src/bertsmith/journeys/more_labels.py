@@ -114,8 +114,8 @@ def label_next(model: Path, unlabelled: str | Path, count: int, reading: Reading
     Raises:
         InputError: the file is not usable, or no row of it can be predicted.
     """
-    predictor = Predictor.load(model)
-    found = {record["input"]: record for record in predictor.predict_file(unlabelled, reading) if _is_told(record)}
+    rows = Predictor.load(model).predict_file(unlabelled, reading)
+    found = {record["input"]: record for record in rows if record["prediction"] is not None}
     if not found:
         raise InputError(f"{unlabelled}: no row can be predicted; there is nothing to label")
     records = sorted(found.values(), key=_sure)[: CANDIDATES * count]
@@ -145,10 +145,6 @@ def write_rows(records: Sequence[Record], path: Path) -> None:
             padded = [*record["input"], *[""] * (width - len(record["input"]))]
             rest = (record.get("columns", {}).get(name, "") for name in others)
             writer.writerow([*padded, record["prediction"], f"{_sure(record):.3f}", *rest])
-
-
-def _is_told(record: Record) -> bool:
-    return record["prediction"] is not None
 
 
 def _sure(record: Record) -> float:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.reading.documents import lines_of, text_bytes
@@ -38,7 +39,7 @@ from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.model import NAMED_SIZES, ModelConfig
 from bertsmith.model.sizes import ParameterCounts
-from bertsmith.settings import built, divided, option
+from bertsmith.settings import Checked, built, divided, option
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import (
     FEWEST_STEPS,
@@ -71,52 +72,19 @@ FORWARD_SHARE = 1 / 3
 
 
 DEFAULT_MINUTES = 10.0
-"""Of pre-training on own text, where nothing is said."""
+"""Of `plan`, for pre-training; of `quickstart`, from own text to model."""
 
 
 @dataclass(frozen=True)
-class PlanOptions:
+class PlanOptions(Checked):
     """What a plan is for."""
 
-    minutes: float = option(DEFAULT_MINUTES, min=0.05, help="Minutes of pre-training.")
+    minutes: float = option(DEFAULT_MINUTES, min=0, least_given=0.05, help="Minutes of pre-training.")
     family: str = option("modernbert", help="Architecture; one with a measured scaling law.")
     sizes: tuple[str, ...] = option((), name="size", help="Size or L/H to consider; once for each; default: all.")
     vocab_size: int | None = option(None, min=1, help="Vocabulary size; default: by the amount of text.")
     documents: DocumentRule = option("auto", help=DOCUMENTS_HELP)
     encoding: str = option("auto", help=ENCODING_HELP)
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What a size would reach.
-
-    Attributes:
-        parameters: those of the blocks.
-        seconds_per_step: as measured, or guessed from a smaller size by the operations.
-        minutes_for_fewest: time in which `FEWEST_STEPS` fit.
-        steps, tokens: what fits into the time beside evaluations and savings; `tokens` counts real ones.
-        loss: held-out masked-LM loss to expect, in nats; the two after it, had there been more time or text.
-        doubts: why these losses are a guess; empty where such runs were measured.
-    """
-
-    size: str
-    parameters: int
-    batch_size: int
-    seconds_per_step: float
-    measured: bool
-    minutes_for_fewest: float
-    steps: int
-    tokens: float
-    passes: float
-    loss: float
-    loss_of_twice_the_time: float
-    loss_of_twice_the_text: float
-    doubts: Sequence[str]
-
-    @property
-    def fits(self) -> bool:
-        """Whether at least `FEWEST_STEPS` steps fit into the time."""
-        return self.steps >= FEWEST_STEPS
 
 
 @dataclass(frozen=True)
@@ -139,6 +107,37 @@ class Pace:
     def minutes_for_timing(self) -> float:
         """What a run takes to time its own steps before it begins."""
         return (TIMED_STEPS * self.step + self.evaluating) / 60
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a size would reach.
+
+    Attributes:
+        parameters: those of the blocks.
+        pace: as measured, or guessed from a smaller size by the operations.
+        steps, tokens: what fits into the time beside evaluations and savings; `tokens` counts real ones.
+        loss: held-out masked-LM loss to expect, in nats; the two after it, had there been more time or text.
+        doubts: why these losses are a guess; empty where such runs were measured.
+    """
+
+    size: str
+    parameters: int
+    batch_size: int
+    pace: Pace
+    measured: bool
+    steps: int
+    tokens: float
+    passes: float
+    loss: float
+    loss_of_twice_the_time: float
+    loss_of_twice_the_text: float
+    doubts: Sequence[str]
+
+    @property
+    def fits(self) -> bool:
+        """Whether at least `FEWEST_STEPS` steps fit into the time."""
+        return self.steps >= FEWEST_STEPS
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,12 @@ class Plan:
 
 
 def plan(
-    text: FileNames, *, device: torch.device | str | None = None, ranks: Ranks | None = None, **settings: Any
+    text: FileNames,
+    *,
+    console: Console | None = None,
+    device: torch.device | str | None = None,
+    ranks: Ranks | None = None,
+    **settings: Any,
 ) -> Plan:
     """Measures text and machine for half a minute, and says which size learns most in a time; writes nothing.
 
@@ -178,6 +182,7 @@ def plan(
 
     Args:
         text: files, folders or patterns of text and documents.
+        console: shows what was read; silent when None.
         device: to train on; None takes the GPU where there is one.
         ranks: the processes that would share the run; all of them measure. None is this one alone.
         **settings: the options of `bertsmith plan`, with underscores, such as `minutes`; `size` takes a list.
@@ -195,6 +200,7 @@ def plan(
         source = ranks.on_first(
             lambda: own_text(files, documents=options.documents, encoding=options.encoding, leave_out=folder)
         )
+        source.tell(console)
         part, read = _sample(source, folder)
         sizes = [options.vocab_size] if options.vocab_size else default_vocab_sizes(source.bytes)
         tokenizer = learn_vocabulary(part, "wordpiece", sizes)
@@ -251,10 +257,15 @@ def too_short(
     # 机器下次可能慢一点：多给一成，再往上取整
     least = 1.1 * minutes_for_fewest
     enough = max(0.05, math.ceil(100 * min(spent + least, 2 * least)) / 100)
-    besides = f", {spent:.2g} of them for preparation and report," if spent else ""
+    within = f"in {minutes:g} minutes"
+    if spent > minutes / 2:
+        # 准备已经用去一半以上：说清楚还剩多少，而不是「1 分钟里的 3 分钟」
+        within = f"preparation and report take {spent:.2g} minutes; in {minutes / 2:g}, half of those asked for,"
+    elif spent:
+        within += f", {spent:.2g} of them for preparation and report,"
     return ConfigError(
-        f"in {minutes:g} minutes{besides} {size} takes {steps} of at least {FEWEST_STEPS} steps on this machine; give"
-        f" {enough:g} minutes{' or a smaller size' * smaller}"
+        f"{within} {size} takes {steps} of at least {FEWEST_STEPS} steps on this machine; give {enough:g} minutes"
+        f"{' or a smaller size' * smaller}"
     )
 
 
@@ -300,8 +311,8 @@ def _recipe(size: str, options: PlanOptions) -> PreTrainingRecipe:
 
 def _require_steps(forecasts: Sequence[Forecast], minutes: float, spent: float = 0.0, *, smaller: bool = False) -> None:
     if not any(each.fits for each in forecasts):
-        fastest = min(forecasts, key=lambda each: each.minutes_for_fewest)
-        raise too_short(fastest.size, fastest.steps, fastest.minutes_for_fewest, minutes, spent, smaller=smaller)
+        fastest = min(forecasts, key=lambda each: each.pace.minutes_for_fewest)
+        raise too_short(fastest.size, fastest.steps, fastest.pace.minutes_for_fewest, minutes, spent, smaller=smaller)
 
 
 def _forecasts(
@@ -340,9 +351,8 @@ def _forecasts(
             size=size,
             parameters=parameters,
             batch_size=recipe.data.batch_size,
-            seconds_per_step=per_step,
+            pace=pace,
             measured=measured,
-            minutes_for_fewest=pace.minutes_for_fewest,
             steps=steps,
             tokens=tokens,
             passes=tokens / text_tokens,

@@ -18,18 +18,20 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 
+from bertsmith.data.corpus.commit import read_statistics
 from bertsmith.data.corpus.manifest import MANIFEST, different_keys
-from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.corpus.statistics import remarks_on
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError, RunFolderError
-from bertsmith.files import claim_folder, leaving_no_trace, locked, make_folder, read_json, write_json
+from bertsmith.files import claim_folder, read_json, working_in, write_json
+from bertsmith.finetune.reading import noted
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import Evaluation
-from bertsmith.journeys.plan import DEFAULT_MINUTES, best_size, minutes_left, pace_of, too_short
+from bertsmith.journeys.plan import DEFAULT_MINUTES, Pace, best_size, minutes_left, pace_of, too_short
 from bertsmith.journeys.searching import learn_to_search, require_searchable
 from bertsmith.journeys.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.journeys.source import (
@@ -37,6 +39,7 @@ from bertsmith.journeys.source import (
     ENCODING_HELP,
     WORK,
     TextSource,
+    counted,
     default_vocab_sizes,
     learn_vocabulary,
     own_text,
@@ -47,7 +50,7 @@ from bertsmith.journeys.village import REVIEW_RECIPE, REVIEWS, bundled_world
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import family_named
 from bertsmith.objectives import objective_named
-from bertsmith.settings import Result, changed, divided, option
+from bertsmith.settings import Checked, Result, changed, divided, option
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
 from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.forecast import LAWS
@@ -66,7 +69,7 @@ OWN_FAMILY, WORLD_FAMILY = "modernbert", "bert"
 
 
 @dataclass(frozen=True)
-class QuickstartOptions:
+class QuickstartOptions(Checked):
     """What is asked for: text, none for the bundled world; the output folder; and the options."""
 
     corpus: Sequence[str]
@@ -128,7 +131,7 @@ def quickstart(
     (chosen,) = divided(settings, QuickstartOptions, command="quickstart")
     folder = Path(out)
     options = changed(QuickstartOptions(text_files(corpus, "corpus"), folder), **chosen)
-    with on_device(device), leaving_no_trace(folder, *WORK), locked(make_folder(folder)):
+    with on_device(device), working_in(folder, *WORK):
         found = _journey(options, console or Console(quiet=True))
     # 词频熵是只懂词频的模型的损失：低于它才说明用上了上下文，所以要并排放着
     metrics = {**found.pretraining.heldout, "unigram_entropy": found.pretraining.unigram_entropy}
@@ -141,17 +144,19 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
     if options.search:
         require_searchable(options.corpus, out)
     claimed = out / "quickstart.json"
-    noted = read_json(claimed, dict, RunFolderError, "choose another --out") if claimed.exists() else {}
-    size = options.size or noted.get("size")
+    earlier = read_json(claimed, dict, RunFolderError, "choose another --out") if claimed.exists() else {}
+    size = options.size or earlier.get("size")
     recipe = _recipe(options, size)
     kind = options.tokenizer or family_named(recipe.model.family).tokenizer
-    _claim(options, noted, recipe, kind)
+    _claim(options, earlier, recipe, kind)
     console.print("[bold]1 · text[/bold]")
+    notes = list[str]()
     if options.corpus:
-        source = own_text(options.corpus, documents=options.documents, encoding=options.encoding, leave_out=out)
+        with noted(notes, ()):
+            source = own_text(options.corpus, documents=options.documents, encoding=options.encoding, leave_out=out)
     else:
         source = bundled_world(out / "world", seed=options.seed)
-    console.print(f"    {escape(source.name)}: {len(source.files)} file(s), {source.bytes / 1e6:.1f} MB")
+    source.tell(console, indent="    ")
 
     console.print("[bold]2 · vocabulary[/bold]")
     tokenizer = _vocabulary(source, kind, options.vocab_size, out)
@@ -160,11 +165,7 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
     console.print("[bold]3 · token shards[/bold]")
     # 小世界的图注常有重复：重复的文档都留下，词频才与文本一致
     corpus = shards_of(source, tokenizer, out / "corpus", keep_duplicates=True)
-    train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
-    console.print(
-        f"    {train.documents:,} documents, {train.sentences:,} sentences, {train.tokens:,} tokens"
-        f" (+ {heldout.documents:,} documents held out); unigram entropy {corpus.unigram_entropy:.2f} nats"
-    )
+    console.print(f"    {counted(corpus)}; unigram entropy {corpus.unigram_entropy:.2f} nats")
 
     recipe = _fitted(options, size, corpus, tokenizer, begun, console)
     titles = " + ".join(term.title for term in recipe.build_objective().terms)
@@ -181,7 +182,9 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
         result.search = learn_to_search(folder, out, options.encoding, options.seed, seen, console)
     examples = fill_examples(out, corpus, tokenizer, result.pretraining.recipe, own=not source.reviews)
     result.figures = figure_rows(corpus, tokenizer, result, seconds=time.monotonic() - begun)
-    show_report(out, source.name, corpus, result, examples)
+    notes += remarks_on(read_statistics(out / "corpus")) if source.warns else []
+    read = [*(("text", line) for line in source.opening), *(("note", note) for note in notes)]
+    show_report(out, source.name, read, corpus, result, examples)
     show_summary(out, result, examples, console)
     return result
 
@@ -210,6 +213,7 @@ def _fitted(
     minutes, family = recipe.length.minutes, recipe.model.family
     if not minutes:
         return recipe
+    pace: Pace | None = None
     # 没有量过的家族和目标，没有规律可循：照旧
     if size is None and family in LAWS and recipe.objective == "mlm":
         with console.status("measuring which size learns most"):
@@ -219,11 +223,18 @@ def _fitted(
             f" {found.loss:.2f} nats to expect"
         )
         recipe = _recipe(options, found.size)
-    pace = pace_of(recipe, corpus, tokenizer)
+        pace = found.pace if found.measured else None
+    # 选大小时量过的，不再量一次：量的时间也算在这些分钟里
+    pace = pace or pace_of(recipe, corpus, tokenizer)
     spent = _minutes_spent(begun)
     left, fewest = minutes_left(minutes, spent), pace.minutes_for_fewest
     if 60 * fewest > latest_end(left):
         raise too_short(recipe.model.size, pace.steps_within(left), fewest, minutes, spent, smaller=True)
+    if spent > minutes / 2:
+        console.print(
+            f"    preparation and report take {spent:.2g} minutes; half of the {minutes:g} are kept for pre-training,"
+            " so that the command ends later than asked"
+        )
     # 训练自己还要再计一次时：那几步也算在这些分钟里
     return recipe.changed(minutes=max(left - pace.minutes_for_timing, fewest))
 
@@ -259,19 +270,19 @@ def _recipe(options: QuickstartOptions, size: str | None) -> PreTrainingRecipe:
     return recipe_for(size or "tiny", **asked)
 
 
-def _claim(options: QuickstartOptions, noted: dict[str, Any], recipe: PreTrainingRecipe, kind: TokenizerKind) -> None:
+def _claim(options: QuickstartOptions, earlier: dict[str, Any], recipe: PreTrainingRecipe, kind: TokenizerKind) -> None:
     """Notes what this folder is for, or makes sure that it is for this; the text is compared when it is read."""
     request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
         "family": recipe.model.family,
         "objective": recipe.objective,
         "tokenizer": kind,
-        "size": options.size or noted.get("size"),
+        "size": options.size or earlier.get("size"),
         **{name: getattr(options, name) for name in ("minutes", "vocab_size", "encoding", "seed")},
     }
     # 训练还没有开始：时间和大小可以改，词表和分片照用
-    if noted and not (options.out / "recipe.toml").exists():
-        write_json(options.out / "quickstart.json", noted | {name: request[name] for name in ("minutes", "size")})
+    if earlier and not (options.out / "recipe.toml").exists():
+        write_json(options.out / "quickstart.json", earlier | {name: request[name] for name in ("minutes", "size")})
     claim_folder(options.out, "quickstart.json", request)
 
 

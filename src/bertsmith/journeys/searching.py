@@ -7,8 +7,9 @@ of words (BM25), and of both. Other held-out sentences choose the weight of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,11 +18,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bertsmith.errors import ConfigError
-from bertsmith.finetune.datasets.related import RelatedTexts, read_unlabelled
+from bertsmith.finetune.datasets.related import RelatedTexts, VectorExample, read_unlabelled
+from bertsmith.finetune.metrics import in_digits
 from bertsmith.finetune.metrics.ranking import mean_reciprocal_rank
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.embed import EmbeddingOptions, EmbeddingTask
+from bertsmith.finetune.tasks.embed_kinds import Search, VectorScores, score_vectors
+from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Embed
 from bertsmith.kernels.layers import best_device
 from bertsmith.model import ModelConfig
@@ -74,6 +78,42 @@ class SearchComparison:
         """Which way finds best, in a sentence."""
         first, second = sorted(self.mrr, key=lambda way: -self.mrr[way])[:2]
         return f"Best: {first} ({self.mrr[first]:.3f}), then {second} ({self.mrr[second]:.3f})."
+
+
+@dataclass(frozen=True)
+class SearchTask(EmbeddingTask):
+    """Vectors as a search in an index uses them: beside words (BM25), with the share `weight`, which is given here.
+
+    With 0 words alone find, with 1 the vectors alone.
+    """
+
+    def compared(self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]) -> VectorScores:
+        """Returns how well words and vectors find texts; of pairs with scores how well vectors compare them."""
+        return score_vectors(examples, predictions, self.similarity, None if self.weight == 1 else self._search)
+
+    def scored(
+        self,
+        examples: Sequence[VectorExample],
+        predictions: Sequence[NDArray[np.float32]],
+        learned: Collection[Hashable] = (),
+    ) -> Evaluation:
+        """Says besides what the vectors alone come to, which is what `evaluate` gives for their folder."""
+        found = super().scored(examples, predictions, learned)
+        if self.weight == 1:
+            return found
+        alone = replace(self, weight=1.0).metrics(examples, predictions)[self.metric]
+        said = f"vectors without words have {self.metric} {in_digits(alone)}; in an index they count {self.weight:g}"
+        return replace(found, cautions=[*found.cautions, said])
+
+    def _search(self, texts: Sequence[str]) -> Search:
+        words = _words_of(tuple(texts))
+        if self.weight == 0:
+            return lambda query, _: words.scores(query)
+        return lambda query, cosines: joined_scores(cosines, words.scores(query), self.weight)
+
+
+# 每个权重、每个编码器都在同一批文本里找
+_words_of = lru_cache(maxsize=2)(LexicalSearch.build)
 
 
 def require_searchable(corpus: Sequence[str], out: Path) -> None:

@@ -6,7 +6,7 @@ import itertools
 import resource
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.files import write_text
+from bertsmith.finetune.report import what_was_read
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Candidate, FillMask
 from bertsmith.journeys.searching import SearchComparison
@@ -85,7 +86,8 @@ def fill_examples(
         [] if own else [(text.replace("[MASK]", mask), None) for text in WORLD_SENTENCES]
     )
     questions += _heldout_questions(corpus, tokenizer, recipe.data.sequence_length)
-    return [FilledExample(text, truth, before=untrained(text)[0], after=trained(text)[0]) for text, truth in questions]
+    before, after = (pipeline([text for text, _ in questions]) for pipeline in (untrained, trained))
+    return [FilledExample(*asked, old[0], new[0]) for asked, old, new in zip(questions, before, after, strict=True)]
 
 
 def figure_rows(
@@ -139,9 +141,14 @@ def figure_rows(
 
 
 def show_report(
-    run: Path, source: str, corpus: TokenCorpus, result: QuickstartResult, examples: Sequence[FilledExample]
+    run: Path,
+    source: str,
+    read: Iterable[tuple[str, str]],
+    corpus: TokenCorpus,
+    result: QuickstartResult,
+    examples: Sequence[FilledExample],
 ) -> None:
-    """Writes `report.html` into the run folder."""
+    """Writes `report.html` into the run folder; `read` says what was understood of the text, as `what_was_read`."""
     rows = read_metrics(run / "metrics.jsonl")
     model, tokenizer = Backbone.from_pretrained(run / "model", need_pooler=False).eval(), load_tokenizer(run / "model")
     ids = _heatmap_ids(corpus, tokenizer)
@@ -155,6 +162,7 @@ def show_report(
     pieces = [tokenizer.piece_text(index) for index in ids]
     heatmap = draw_heatmap(pieces, weights, title=f"layer {layer}, mean over heads")
     parts: list[Part] = [
+        what_was_read(read),
         figures_table(result.figures),
         Picture(
             "Loss",
@@ -179,17 +187,10 @@ def show_report(
 
 def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledExample], console: Console) -> None:
     """Prints the closing table and the next three commands."""
-    table = Table(title="what came out", title_justify="left")
-    table.add_column("what")
-    table.add_column("value", justify="right")
-    table.add_column("setting", overflow="fold")
-    for row in result.figures:
-        table.add_row(row.name, row.value, row.setting)
-    console.print(table)
+    console.print(figures_table(result.figures).for_terminal())
     console.print(f"[bold]{result.pretraining.verdict}[/bold]", soft_wrap=True)
-    fills = Table(title="masks filled (before → after)", title_justify="left")
-    for heading in ("text", "before", "after"):
-        fills.add_column(heading, overflow="fold")
+    columns = [Column(heading, overflow="fold") for heading in ("text", "before", "after")]
+    fills = Table(*columns, title="masks filled (before → after)", title_justify="left")
     for example in examples[:3]:
         before, after = example.before[0], example.after[0]
         fills.add_row(

@@ -7,6 +7,9 @@
                 where it is of use, else one from nothing
     together    the outputs of words and of the best encoder, with weights that dev chose
 
+Vectors hold no words: their answer is an encoder, and its weight beside BM25, which `bertsmith index` takes from
+`task.json`. An encoder is tried as it is in place of frozen features.
+
 Dev chooses everything; test is scored once, by the answer. Of few labels none are set aside for dev: each of five parts
 is held out in turn, and what is kept has learned from all. Each stage leaves something whole, and how many rows and
 epochs fit into the time is kept before it begins; so the same command resumes where it was stopped. `model/` is the
@@ -35,54 +38,53 @@ from bertsmith.data.reading.lines import require_file
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.sources import find_text_files, is_url, text_endings
 from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderError
-from bertsmith.files import (
-    atomic_path,
-    claim_folder,
-    leaving_no_trace,
-    locked,
-    make_folder,
-    read_json,
-    write_json,
-    write_text,
-)
-from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
+from bertsmith.files import atomic_path, claim_folder, read_json, working_in, write_json, write_text
+from bertsmith.finetune.datasets import DataSource, ReadingOptions, local_sources, name_of
+from bertsmith.finetune.datasets.related import RelatedTexts
+from bertsmith.finetune.datasets.texts import ScoredText
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
 from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
 from bertsmith.finetune.linear import in_order
-from bertsmith.finetune.look import read_likely
+from bertsmith.finetune.look import Look, read_likely
 from bertsmith.finetune.parts import majority, train_linear
-from bertsmith.finetune.reading import tell_files
+from bertsmith.finetune.reading import FilesRead, noted, tell_files
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.splits import fold_numbers, held_out, together
-from bertsmith.finetune.tasks import all_tasks, save_task, task_named
+from bertsmith.finetune.tasks import all_tasks, load_task, save_task, task_named
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
-from bertsmith.finetune.tasks.task import AdditiveTask, fingerprints, leaks
-from bertsmith.finetune.words import CHANCE, mix_of, train_states
+from bertsmith.finetune.tasks.embed import EmbeddingTask
+from bertsmith.finetune.tasks.embed_kinds import to_learn
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.finetune.tasks.task import AdditiveTask, OutputsTask, Task, fingerprints, leaks
+from bertsmith.finetune.words import CHANCE, mix_of, train_states, train_words
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import REGRESSION, sequence_rows
 from bertsmith.inference.embed import READS, Embed, Pooling, copy_sentence_files
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
-from bertsmith.inference.linear import LinearPipeline, read_words
+from bertsmith.inference.linear import LinearPipeline, Mix, read_words
 from bertsmith.inference.pipeline import require_pairs
 from bertsmith.inference.task_file import TASK_FILE, stated_length
 from bertsmith.journeys.adapt import adapt
 from bertsmith.journeys.more_labels import FEWEST as LEAST_OF_CURVE
 from bertsmith.journeys.more_labels import Curve, in_a_sentence, label_curve, label_next, write_rows
 from bertsmith.journeys.quickstart import quickstart
+from bertsmith.journeys.searching import SearchTask
 from bertsmith.journeys.solved import Solved, Try, cells_of, solved_page
 from bertsmith.journeys.source import text_files
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.objectives import objective_named
+from bertsmith.retrieval.dense import USUAL_WEIGHT
+from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.seeding import generator
-from bertsmith.settings import Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
 
-SHAPES = ("classify", "multilabel", "regress", "tag", "answer", "choose", "rank")
-"""The tasks whose labels can be solved for: their outputs can be added up."""
+SHAPES = ("classify", "multilabel", "regress", "tag", "answer", "choose", "rank", "embed")
+"""The tasks whose labels can be solved for: outputs can be added up, or vectors searched beside words."""
 
 SUGGESTED = ("classify", "multilabel", "answer", "choose")
 """Those whose predictions have probabilities, by which rows to label next are chosen."""
@@ -97,6 +99,8 @@ LEAST_TUNED = 100
 """Rows below which an encoder is not fine-tuned: six runs for less than frozen features give."""
 MOST_STATES = 250_000_000
 """Numbers of frozen states in memory at once: 1 GB."""
+WEIGHTS = tuple(tenth / 10 for tenth in range(11))
+"""Of vectors beside words in a search, to choose from."""
 TOO_LATE = "not tried: too little time is left"
 PRETRAINING_SHARE = 0.7
 """Of the time that is left; fine-tuning gets the rest."""
@@ -117,7 +121,7 @@ LEAST_ROWS = 0.25
 
 
 @dataclass(frozen=True)
-class SolveOptions:
+class SolveOptions(Checked):
     """What is asked for, besides how the files are read."""
 
     panel: ClassVar[str] = "What is tried"
@@ -198,10 +202,12 @@ def solve(
     named = {"train": train, "dev": dev, "test": test}
     # 生成器只能读一遍，而标签的形状与内容各要读一遍
     sources = {name: list(one) if isinstance(one, Iterator) else one for name, one in named.items() if one is not None}
-    with on_device(device), leaving_no_trace(folder, "tries.json", "parts/*"):
+    with on_device(device), working_in(folder, "tries.json", "parts/*"):
         asked = built(ReadingOptions, reading)
         console = console or Console(quiet=True)
-        task, parts, split, folds = _read(sources, asked, options, given, console)
+        notes = list[str]()
+        with local_sources(sources) as local, noted(notes, local.values()):
+            task, parts, split, folds, looks = _read(local, asked, options, given, console, bool(text or models))
         if unlabelled is not None:
             if task.name not in SUGGESTED:
                 raise ConfigError(f"--unlabelled: a prediction of {task.name} has no probability; leave it out")
@@ -211,7 +217,8 @@ def solve(
         # 只记名字和大小，不打开：文本改过之后，同一条命令不能当作续训；输出的文件夹可以就在文本旁边
         found = find_text_files(files, text_endings()) if files else []
         own = [file for file in found if folder.resolve() not in file.resolve().parents]
-        job = _Job(task, parts, folds, folder, options, files, models, console)
+        kind = _VectorJob if isinstance(task, EmbeddingTask) else _Job
+        job = kind(task, parts, folds, folder, options, files, models, console)
         request = {
             "task": {"task": task.name, **task.describe()},
             "minutes": options.minutes,
@@ -221,15 +228,14 @@ def solve(
             **{name: digest_of(rows) for name, rows in parts.items()},
             **({"folds": folds} if folds else {}),
         }
-        # 先上锁再认领：只有一份申请的文件夹算是空的，别人可能正在里面准备
-        with locked(make_folder(folder)):
-            claim_folder(folder, "solve.json", request)
-            if split:
-                write_json(folder / SPLIT_FILE, {"seed": options.seed, **split})
-            solved = job.finish(name_of(train))
-            if unlabelled is not None:
-                rows = label_next(folder / "model", unlabelled, options.suggest, asked)
-                write_rows(rows, folder / LABEL_NEXT)
+        # 已经上了锁：只有一份申请的文件夹算是空的，别人可能正在里面准备
+        claim_folder(folder, "solve.json", request)
+        if split:
+            write_json(folder / SPLIT_FILE, {"seed": options.seed, **split})
+        solved = job.finish(name_of(train), FilesRead(looks, notes=tuple(notes)))
+        if unlabelled is not None:
+            rows = label_next(folder / "model", unlabelled, options.suggest, asked)
+            write_rows(rows, folder / LABEL_NEXT)
     return Result(folder, (solved.test or solved.dev).metrics, folder / "model", folder / "report.html", solved)
 
 
@@ -239,7 +245,8 @@ def _read(
     options: SolveOptions,
     given: Mapping[str, Any],
     console: Console,
-) -> tuple[AdditiveTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], list[int]]:
+    has_encoder: bool,
+) -> tuple[OutputsTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], list[int], dict[str, Look]]:
     """Reads the files; says which rows of the training file are held out where there is no dev file, and the folds."""
     if "dev" in sources and (reading.group_column is not None or reading.time_column is not None):
         raise ConfigError("--group-column and --time-column divide a training file; leave out --dev, or these")
@@ -256,14 +263,18 @@ def _read(
     parts = {"train": read or reader.read(train, reading, task=name, name="train")}
     held = {part: source for part, source in sources.items() if part not in parts}
     parts |= {part: reader.read(source, reading, task=name, name=part) for part, source in held.items()}
-    tell_files(name, sources, parts, reading, console=console)
-    task = cast("AdditiveTask[Any, Any]", task_named(name).of(parts["train"], **given))
+    looks = tell_files(name, sources, parts, reading, console=console)
+    task = cast("OutputsTask[Any, Any]", task_named(name).of(parts["train"], **given))
+    if isinstance(task, EmbeddingTask):
+        _check_vectors(parts, has_encoder)
+        parts["train"] = to_learn(parts["train"])
     if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
         raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
     split: dict[str, list[int]] = {}
     folds: list[int] = []
     whole = parts["train"]
-    if "dev" not in parts and len(whole) < FEW and not any(getattr(one, "time", None) is not None for one in whole):
+    by_time = any(getattr(one, "time", None) is not None for one in whole)
+    if "dev" not in parts and task.has_folds and len(whole) < FEW and not by_time:
         groups = together(task, whole, FOLDS)
         different = len(set(groups))
         if different < FEWEST:
@@ -275,15 +286,14 @@ def _read(
     elif "dev" not in parts:
         split = held_out(task, whole, options.seed, with_test="test" not in parts)
         parts |= {part: [whole[number] for number in rows] for part, rows in split.items()}
-    for examples in parts.values():
-        task.targets(examples)
+    if isinstance(task, AdditiveTask):
+        for examples in parts.values():
+            task.targets(examples)
     task.check_dev(parts.get("dev", whole))
-    return task, parts, split, folds
+    return task, parts, split, folds, looks
 
 
-def _folds(
-    task: AdditiveTask[Any, Any], examples: Sequence[Any], most: int, seed: int, groups: Sequence[int]
-) -> list[int]:
+def _folds(task: Task[Any, Any], examples: Sequence[Any], most: int, seed: int, groups: Sequence[int]) -> list[int]:
     """Returns the part of each example: at most so many parts that the metric can score each of them."""
     tried = [fold_numbers(task, examples, count, seed, groups) for count in range(most, 1, -1)]
     # 最少见的类比份数还少时，有的份里没有它，按它算的分数就无从谈起
@@ -293,7 +303,7 @@ def _folds(
     return tried[0]
 
 
-def _scores(task: AdditiveTask[Any, Any], examples: Sequence[Any]) -> bool:
+def _scores(task: Task[Any, Any], examples: Sequence[Any]) -> bool:
     """Tells whether the metric can tell good epochs from bad ones on these examples."""
     try:
         task.check_dev(examples)
@@ -302,12 +312,26 @@ def _scores(task: AdditiveTask[Any, Any], examples: Sequence[Any]) -> bool:
     return True
 
 
+def _check_vectors(parts: Mapping[str, list[Any]], has_encoder: bool) -> None:
+    """Makes sure that vectors can be learned from these files, and scored on them beside words."""
+    kinds = {type(to_learn(examples)[0]) for examples in parts.values()}
+    if not kinds <= {RelatedTexts, ScoredText}:
+        raise ConfigError("texts with classes: say --task classify; for vectors of them: bertsmith finetune embed")
+    if len(kinds) > 1:
+        raise InputError("some files hold pairs of texts, others pairs with scores; give the same kind for all")
+    if not has_encoder:
+        raise ConfigError("words alone make no vectors; give an encoder with --model, or text with --text")
+    if RelatedTexts in kinds:
+        # 缺库要在训练之前说
+        LexicalSearch.build(["a word"])
+
+
 class _Job:
     """The methods in their folder, from what is there to the end."""
 
     def __init__(
         self,
-        task: AdditiveTask[Any, Any],
+        task: OutputsTask[Any, Any],
         parts: Mapping[str, list[Any]],
         folds: list[int],
         folder: Path,
@@ -333,7 +357,7 @@ class _Job:
         self.starts: dict[str, tuple[str | Path, str]] = {}
         """Fine-tuned encoders → the folder that each began with, and the name of its frozen features."""
 
-    def finish(self, source: str) -> Solved:
+    def finish(self, source: str, read: FilesRead) -> Solved:
         """Tries what is left, puts the answer into its folder, and writes the report."""
         done = self.folder / "result.json"
         if done.exists():
@@ -359,7 +383,7 @@ class _Job:
         self._more_seeds()
         solved = replace(self._together(), curve=self._curve())
         # 结果最后写：有了它，同一条命令就不再补画报告
-        write_text(self.folder / "report.html", self._page(solved, source))
+        write_text(self.folder / "report.html", self._page(solved, source, read))
         write_json(done, solved, checked=True)
         return solved
 
@@ -376,6 +400,11 @@ class _Job:
                 self.notes.plans.setdefault(name, self.notes.plans[best])
                 self._keep()
                 self._encoder(name, *self.starts[best], seed=self.options.seed + seed)
+
+    @property
+    def additive(self) -> AdditiveTask[Any, Any]:
+        """The task, whose outputs can be added up."""
+        return cast("AdditiveTask[Any, Any]", self.task)
 
     @property
     def left(self) -> float:
@@ -419,12 +448,12 @@ class _Job:
 
     def _majority(self, _path: Path) -> Try:
         """Scores the commonest class, the share of each label, or the mean: outputs that no text changes."""
-        pipeline = self.task.pipeline(majority(self.task, self.train), cast("Any", None), DEFAULT)
+        pipeline = self.task.pipeline(majority(self.additive, self.train), cast("Any", None), DEFAULT)
         return self._scored("majority", pipeline, self.task.outputs(pipeline, self.dev))
 
     def _words(self, path: Path) -> Try:
         path.mkdir(parents=True, exist_ok=True)
-        words, fit = train_linear(self.task, self.train, None if self.folds else self.dev, folds=self.folds)
+        words, fit = train_linear(self.additive, self.train, None if self.folds else self.dev, folds=self.folds)
         words.save(path)
         save_task(self.task, path, 0)
         note = f"strength {fit.strength:g}, {len(words.features):,} features"
@@ -482,8 +511,7 @@ class _Job:
         speed = self._speed(pipeline)
         with atomic_path(path / "dev.npy") as temporary, temporary.open("wb") as file:
             np.save(file, outputs.numpy(), allow_pickle=False)
-        size = sum(file.stat().st_size for file in model.iterdir() if file.is_file() and file.suffix != ".npy")
-        return self._scored(name, pipeline, outputs, size=size, milliseconds=speed, note=note)
+        return self._scored(name, pipeline, outputs, size=_size(model), milliseconds=speed, note=note)
 
     def _speed(self, pipeline: Any) -> float:
         """Returns the milliseconds that a pipeline takes for a text."""
@@ -500,7 +528,9 @@ class _Job:
             if self.folds and len(self.train) < LEAST_TUNED:
                 return Try(name, note=f"not tried: {len(self.train)} rows are too few for it")
             settings = FineTuningSettings(
-                learning_rate=usual_rate(self.task.name, start, None), seed=seed or self.options.seed
+                batch_size=self.task.spec.batch_size,
+                learning_rate=usual_rate(self.task.name, start, None),
+                seed=seed or self.options.seed,
             )
             plan = self.notes.plans.get(name)
             if plan is None:
@@ -552,7 +582,8 @@ class _Job:
         return ours > theirs
 
     def _outputs(self, model: Path, examples: Sequence[Any]) -> Tensor:
-        return self.task.outputs(load_pipeline(self.task.name, model), examples)
+        # 向量的提示词写在文件夹里
+        return self.task.starting_from(model).outputs(load_pipeline(self.task.name, model), examples)
 
     def _some(self, plan: Plan) -> str:
         return "" if plan.rows == len(self.train) else f", {plan.rows:,} of {len(self.train):,} rows"
@@ -642,15 +673,13 @@ class _Job:
             return True
         return self.notes.tries[name].note == TOO_LATE
 
-    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[tuple[float, float, float], float]]:
+    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[Mix, float]]:
         """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""
-        target = [getattr(one, "score", None) for one in self.dev]
-        truth = target if self.task.problem == REGRESSION else self.task.targets(self.dev)
+        task, target = self.additive, [getattr(one, "score", None) for one in self.dev]
+        truth = target if task.problem == REGRESSION else task.targets(self.dev)
         # 标签太少时似然分不出高下，而编码器事先就懂得多：要词显著更好才只用词
         slack = -CHANCE if self.folds else CHANCE
-        return {
-            name: mix_of(self.task.problem, self.outputs[name], self.outputs["words"], truth, slack) for name in names
-        }
+        return {name: mix_of(task.problem, self.outputs[name], self.outputs["words"], truth, slack) for name in names}
 
     def _best(self, names: Sequence[str]) -> str:
         """Returns the encoder that does best beside words; empty for none."""
@@ -664,36 +693,12 @@ class _Job:
         if best:
             mix = self._mixes([best])[best][0]
         answer = "words" if not mix[0] else best if not mix[1] else f"words + {best}"
-        parts = self.folder / "parts"
         target = self.folder / "model"
         shutil.rmtree(target, ignore_errors=True)
         begun = time.monotonic()
         with atomic_path(target) as made:
-            encoder = parts / _file_name(best) / "model"
-            if mix[0]:
-                shutil.copytree(encoder, made)
-            else:
-                made.mkdir()
-            max_length = read_json(encoder / TASK_FILE, dict, RunFolderError, "")["max_length"] if mix[0] else 0
-            # 编码器自己的提示词、激活函数也要写进 task.json
-            task = self.task.starting_from(encoder) if mix[0] else self.task
-            save_task(task, made, max_length)
-            kind = cast("type[LinearPipeline]", self.task.spec.pipeline).words_kind
-            words, layer = read_words(parts / "words", kind), read_words(made, kind)
-            assert words is not None
-            if mix[1]:
-                words.beside(layer).mixed(mix).save(made)
-            pipeline = load_pipeline(self.task.name, made)
-            outputs = torch.zeros(())
-            for weight, one in zip(mix, (best, "words"), strict=False):
-                outputs = outputs + weight * self.outputs[one] if weight else outputs
-            speed = self._speed(pipeline)
-            # 温度与阈值也只看留出的部分，按两部分合起来的输出定
-            task = task.decided(pipeline, outputs + mix[2], self.dev)
-            predictions = task.told(pipeline, outputs + mix[2], self.dev)
-            task = task.calibrated(self.dev, predictions)
-            save_task(task, made, max_length)
-            size = sum(file.stat().st_size for file in made.iterdir() if file.is_file())
+            task, predictions, speed = self._kept(made, best, mix)
+            size = _size(made)
         test, learned = None, fingerprints(self.train)
         found = task.scored(self.dev, predictions, () if self.folds else learned)
         if self.test is not None:
@@ -706,26 +711,134 @@ class _Job:
         self._tell(last)
         return Solved(self.task.name, answer, mix, found, test, (*self.notes.tries.values(), last))
 
+    def _kept(self, made: Path, best: str, mix: Mix) -> tuple[OutputsTask[Any, Any], Sequence[Any], float]:
+        """Makes the folder; returns its task, its predictions for what was held out, and the milliseconds of a text."""
+        parts = self.folder / "parts"
+        encoder = parts / _file_name(best) / "model"
+        if mix[0]:
+            shutil.copytree(encoder, made)
+        else:
+            made.mkdir()
+        max_length = read_json(encoder / TASK_FILE, dict, RunFolderError, "")["max_length"] if mix[0] else 0
+        # 编码器自己的提示词、激活函数也要写进 task.json
+        task = self.task.starting_from(encoder) if mix[0] else self.task
+        save_task(task, made, max_length)
+        kind = cast("type[LinearPipeline]", self.task.spec.pipeline).words_kind
+        words, layer = read_words(parts / "words", kind), read_words(made, kind)
+        assert words is not None
+        if mix[1]:
+            words.beside(layer).mixed(mix).save(made)
+        pipeline = load_pipeline(self.task.name, made)
+        outputs = torch.zeros(())
+        for weight, one in zip(mix, (best, "words"), strict=False):
+            outputs = outputs + weight * self.outputs[one] if weight else outputs
+        speed = self._speed(pipeline)
+        # 温度与阈值也只看留出的部分，按两部分合起来的输出定
+        task = task.decided(pipeline, outputs + mix[2], self.dev)
+        predictions = task.told(pipeline, outputs + mix[2], self.dev)
+        task = task.calibrated(self.dev, predictions)
+        save_task(task, made, max_length)
+        return task, predictions, speed
+
     def _curve(self) -> Curve:
         """Returns the score of words by the number of rows, where time is left, and says what more would bring."""
         words = self.notes.tries["words"]
-        if words.score is None or words.seconds > self.left or len(self.train) < 2 * LEAST_OF_CURVE:
+        late = words.seconds > self.left or len(self.train) < 2 * LEAST_OF_CURVE
+        if words.score is None or late or not isinstance(self.task, AdditiveTask):
             return ()
         curve = label_curve(self.task, self.train, self.dev, words.score, self.options.seed, self.folds)
         if curve:
             self.console.print(in_a_sentence(curve, self.task.metric), highlight=False, markup=False, soft_wrap=True)
         return curve
 
-    def _page(self, solved: Solved, source: str) -> str:
+    def _page(self, solved: Solved, source: str, read: FilesRead) -> str:
         """Returns the page, with the texts of dev of which words and encoder disagree most."""
         apart: Sequence[tuple[str, ...]] = ()
-        if all(solved.mix[:2]):
+        if all(solved.mix[:2]) and isinstance(self.task, AdditiveTask):
             best = solved.answer.removeprefix("words + ")
             pipeline = load_pipeline(self.task.name, self.folder / "model", only="words")
             outputs, weights = (self.outputs["words"], self.outputs[best]), (solved.mix[1], solved.mix[0])
             apart = self.task.apart(pipeline, self.dev, outputs, weights, SHOWN)
         sizes = {"train": len(self.train), self.held: len(self.dev), "test": len(self.test or ())}
-        return solved_page(solved, source, self.folder, self.task, sizes, len(set(self.folds)), apart)
+        return solved_page(solved, source, read, self.folder, self.task, sizes, len(set(self.folds)), apart)
+
+
+class _VectorJob(_Job):
+    """The methods for vectors: words are BM25, and the answer is an encoder that an index weighs beside them."""
+
+    task: EmbeddingTask
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.weighed: dict[str, tuple[Mix, float]] = {}
+
+    def _majority(self, _path: Path) -> Try:
+        return Try("majority", note="not tried: vectors have none")
+
+    def _words(self, _path: Path) -> Try:
+        """Scores words alone; of pairs with scores, the model that `regress` keeps."""
+        metric = self.task.metric
+        if self._is_scored:
+            task, note = RegressionTask.of(self.train), "a linear model over n-grams, as --task regress keeps it"
+            _, fit = train_words(task, self.train, self.dev)
+            found = task.evaluate(self.dev, fit.outputs[:, 0].tolist())
+        else:
+            nothing = [np.zeros((len(one.texts), 1), dtype=np.float32) for one in self.dev]
+            found, note = SearchTask(self.task.loss_name, weight=0.0).evaluate(self.dev, nothing), "BM25"
+        return Try("words", found.metrics[metric], found.intervals.get(metric), note=note)
+
+    def _frozen(self, name: str, start: str | Path) -> None:
+        """Takes an encoder as it is; its vectors are compared by their cosines."""
+
+        def work(path: Path) -> Try:
+            folder = model_folder(start)
+            task, length = self.task.starting_from(folder), stated_length(folder)
+            model, tokenizer = Backbone.from_pretrained(start, need_pooler=False), load_tokenizer(start)
+            with atomic_path(path / "model") as made:
+                model.save_pretrained(made)
+                tokenizer.save(made, model_max_length=model.config.position_limit)
+                task.add_files(made, model.config, length)
+                save_task(task, made, length)
+            return self._measured(name, path, path / "model", "as it is", self._outputs(path / "model", self.dev))
+
+        self._do(name, work)
+
+    @property
+    def _is_scored(self) -> bool:
+        return isinstance(self.train[0], ScoredText)
+
+    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[Mix, float]]:
+        """Returns for each encoder the weights of its vectors and of words, and how a search by both does, negated."""
+        for name in names:
+            if name not in self.weighed:
+                self.weighed[name] = self._mix(name)
+        return {name: self.weighed[name] for name in names}
+
+    def _mix(self, name: str) -> tuple[Mix, float]:
+        vectors = self.task.told(None, self.outputs[name], self.dev)
+        scores = {
+            weight: SearchTask(self.task.loss_name, weight=weight).metrics(self.dev, vectors)[self.task.metric]
+            for weight in ((1.0,) if self._is_scored else WEIGHTS)
+        }
+        # 开发集分不出高下的，取离通常的权重最近的
+        weight = max(scores, key=lambda one: (scores[one], -abs(one - USUAL_WEIGHT)))
+        return (weight, round(1 - weight, 1), 0.0), -scores[weight]
+
+    def _kept(self, made: Path, best: str, mix: Mix) -> tuple[OutputsTask[Any, Any], Sequence[Any], float]:
+        """Copies the encoder, and writes its weight to where `bertsmith index` reads it."""
+        if not best:
+            raise ConfigError("no encoder could be tried; give more --minutes or another --model, and another --out")
+        shutil.copytree(self.folder / "parts" / _file_name(best) / "model", made)
+        kept, length = load_task(made)
+        assert isinstance(kept, EmbeddingTask)
+        save_task(replace(kept, weight=None if self._is_scored else mix[0]), made, length)
+        task = SearchTask(self.task.loss_name, weight=mix[0]).starting_from(made)
+        return task, task.told(None, self.outputs[best], self.dev), self._speed(load_pipeline("embed", made))
+
+
+def _size(folder: Path) -> int:
+    """Returns the bytes of a model folder."""
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file() and file.suffix != ".npy")
 
 
 def _file_name(name: str) -> str:

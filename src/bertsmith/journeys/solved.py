@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.finetune.metrics import Interval, in_words
-from bertsmith.finetune.report import cut, draw_confusion, draw_reliability
-from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation
-from bertsmith.inference.classify import REGRESSION
+from bertsmith.finetune.reading import FilesRead
+from bertsmith.finetune.report import cut, draw_confusion, draw_reliability, what_was_read
+from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.journeys.more_labels import Curve, draw_curve, in_a_sentence
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 
@@ -44,6 +44,7 @@ class Solved:
     Attributes:
         answer: the name of what is kept.
         mix: by what the outputs of encoder and words are multiplied, and what is added; 0 for a part that is left out.
+            Of vectors: their weight in a search, and that of words.
         dev: how it does on the rows that chose it: of dev, or of folds, each by a model that had not learned from it.
         test: on the rows that chose nothing; None where there are none.
         tries: all that was tried, the answer last.
@@ -62,8 +63,9 @@ class Solved:
 def solved_page(
     solved: Solved,
     source: str,
+    read: FilesRead,
     folder: Path,
-    task: AdditiveTask[Any, Any],
+    task: Task[Any, Any],
     sizes: Mapping[str, int],
     folds: int,
     apart: Sequence[tuple[str, ...]],
@@ -72,6 +74,7 @@ def solved_page(
 
     Args:
         source: what the labelled rows are called.
+        read: what was understood of the files.
         sizes: rows for training, of what was held out, and of `test`, in this order.
         folds: in how many parts the rows were held out; 0 where there are rows for dev.
         apart: texts of which the parts differ most: text, what is true, what words say, what the encoder says.
@@ -93,6 +96,7 @@ def solved_page(
     head = ("method", f"{metric} on {held}", "seconds", "size", "a text", "")
     rows = [cells_of(one, "") for one in solved.tries]
     parts: list[Part] = [
+        what_was_read(read.lines),
         Table(
             "What was tried",
             head,
@@ -121,7 +125,7 @@ def solved_page(
         said = "How often predictions of a confidence are right: on the dashed line the two agree."
         parts.append(Picture("Reliability", said, draw_reliability(reliable)))
     wrong = [[cut(one.text), one.expected, one.predicted, f"{one.confidence:.3g}"] for one in solved.dev.mistakes]
-    columns = ("text", "true", "predicted", "error" if task.problem == REGRESSION else "confidence")
+    columns = ("text", "true", "predicted", "error" if task.spec.predicts_number else "confidence")
     parts.append(
         Table(
             f"Worst mistakes on {held}",
@@ -135,7 +139,11 @@ def solved_page(
     verdict = f"The best answer: {solved.answer}, with {metric} {last.score:.3f} on {held}"
     verdict += f", where {first.name} gives {first.score:.3f}." if first.score is not None else "."
     model = shlex.quote(str(folder / "model"))
-    commands = [f"bertsmith predict --model {model} --file YOUR_FILE.txt", f"bertsmith serve --model {model}"]
+    # 向量没有“预测”：用它建索引
+    use, given = (
+        ("index YOUR_FOLDER", "--out folder.index") if task.name == "embed" else ("predict", "--file YOUR_FILE.txt")
+    )
+    commands = [f"bertsmith {use} --model {model} {given}", f"bertsmith serve --model {model}"]
     return render_report(f"Solved: {solved.task}, {source}", lead, parts, verdict=verdict, commands=commands)
 
 

@@ -11,14 +11,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from bertsmith.data.corpus.build import build_shards
 from bertsmith.data.corpus.commit import CHUNKS_MADE, read_statistics
 from bertsmith.data.corpus.manifest import MANIFEST
 from bertsmith.data.corpus.plan import CorpusOptions
-from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.corpus.statistics import remarks_on
 from bertsmith.data.reading.documents import readable_files, text_bytes
+from bertsmith.data.reading.opening import opening_lines
 from bertsmith.data.reading.records import FileNames, require_file_names
+from bertsmith.data.reading.sources import few_names, source_of
 from bertsmith.data.reading.text import (
     LEAST_TEXTS,
     DocumentRule,
@@ -66,6 +70,18 @@ class TextSource:
             warnings.warn(note, stacklevel=2)
 
     @cached_property
+    def opening(self) -> list[str]:
+        """What was understood of it, a line each."""
+        files = list(map(source_of, self.files))
+        return opening_lines(self.name, files, self.encoding, self.documents, size=self.bytes)
+
+    def tell(self, console: Console | None, indent: str = "") -> None:
+        """Says what was understood of it; nothing where there is no console."""
+        if console is not None:
+            for line in self.opening:
+                console.print(f"{indent}{line}", highlight=False, markup=False, soft_wrap=True)
+
+    @cached_property
     def bytes(self) -> int:
         """Size of the text files (packed ones: about that of their text), and of the text of the documents."""
         return sum(text_bytes(file, self.encoding) for file in self.files)
@@ -84,7 +100,7 @@ def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: 
     # 大小也记下：文本改过之后，同一条命令不能当作续训
     sources = [[str(file.resolve()), file.stat().st_size] for file in files]
     settings = {"sources": sources, "documents": rule, "encoding": encoding}
-    return TextSource(", ".join(map(str, paths)), files, rule, encoding, settings, warns=True)
+    return TextSource(few_names(paths, 3), files, rule, encoding, settings, warns=True)
 
 
 def _document_rule(files: Sequence[Path], documents: DocumentRule, encoding: str) -> DocumentRule:
@@ -150,3 +166,10 @@ def shards_of(source: TextSource, tokenizer: Tokenizer, folder: Path, *, keep_du
     for remark in remarks_on(read_statistics(folder)):
         source.warn(remark)
     return corpus
+
+
+def counted(corpus: TokenCorpus) -> str:
+    """Says how many documents, sentences and tokens token shards hold."""
+    train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
+    learned = f"{train.documents:,} documents, {train.sentences:,} sentences, {train.tokens:,} tokens"
+    return f"{learned} (+ {heldout.documents:,} documents held out)"

@@ -111,6 +111,7 @@ def topics(
     count: int = 0,
     device: torch.device | str | None = None,
     on_progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Result[Topics]:
     """Finds the topics of a folder of text.
@@ -128,6 +129,7 @@ def topics(
         count: how many topics; 0 takes the number whose words are most coherent.
         device: None takes the GPU where there is one.
         on_progress: told how many passages have vectors and how many there are.
+        on_note: told what was understood of the folder, as by `index`.
         **settings: the options of `bertsmith index`, with underscores, such as `passage_tokens`.
 
     Returns:
@@ -146,7 +148,8 @@ def topics(
     elif held.resolve() in (out.resolve(), *out.resolve().parents):
         raise RunFolderError(f"{out}: lies in {folder}, whose files are read; choose another --out")
     else:
-        held = index(folder, model, out / "index", device=device, on_progress=on_progress, **settings).folder
+        how: dict[str, Any] = {"device": device, "on_progress": on_progress, "on_note": on_note}
+        held = index(folder, model, out / "index", **how, **settings).folder
     opened = load_index(held)
     found = find_topics(opened, count)
     write_json(out / "topics.json", {"coherence": found.coherence, **_plain(found)})

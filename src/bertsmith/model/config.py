@@ -20,6 +20,7 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import parse_json
 from bertsmith.hub import model_folder
 from bertsmith.model.family import Family, families
+from bertsmith.settings import Checked
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,7 +47,7 @@ NAMED_SIZES: dict[str, tuple[int, int]] = {
 """Name → (L layers, H hidden size): Devlin et al. 2019, §3; Turc et al. 2019, "Well-Read Students Learn Better"."""
 
 
-class ModelConfig:
+class ModelConfig(Checked):
     """The shape of a model; the base of each family's dataclass.
 
     Attributes:
@@ -93,7 +94,7 @@ class ModelConfig:
     pruned_heads: dict[int, tuple[int, ...]]
     is_decoder: bool = False
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         if self.classifier_dropout is None and type(self).classifier_dropout is not None:
             # 有的家族的 config.json 里没有“同其他层”这个写法：这里就定下来，存了再读还是同一个值
             object.__setattr__(self, "classifier_dropout", self.hidden_dropout_prob)

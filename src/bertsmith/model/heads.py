@@ -204,46 +204,31 @@ class QASpanHead(nn.Module):
         return SpanScores(start, end)
 
 
-class Spans(NamedTuple):
-    """The best answers of one sequence.
+def best_spans(scores: SpanScores, allowed: Tensor, *, count: int = 20, max_tokens: int = 30) -> Tensor:
+    """Finds the best answers in each of N sequences: from token i to token j by S·T_i + E·T_j (§4.2).
 
-    `spans` are (start, end, score), tokens of the sequence with the end included, best first; the score is S·T_i +
-    E·T_j. `null_score` is that of "no answer", S·C + E·C at `[CLS]`.
-    """
-
-    spans: list[tuple[int, int, float]]
-    null_score: float
-
-    def answer(self, null_threshold: float = 0.0) -> tuple[int, int, float] | None:
-        """Returns the best span, or None where there is none or "no answer" wins by τ, the `null_threshold` (§4.3)."""
-        if not self.spans or self.spans[0][2] <= self.null_score + null_threshold:
-            return None
-        return self.spans[0]
-
-
-def best_spans(scores: SpanScores, allowed: Tensor, *, count: int = 20, max_tokens: int = 30) -> Spans:
-    """Finds the best answers in one sequence, at most `count`, with the null score.
-
-    Of equal scores the earlier start comes first, then the shorter span.
+    Against "no answer", S·C + E·C at `[CLS]`, the best one must be higher by more than τ (§4.3).
 
     Args:
-        scores: start and end scores [S] of the sequence's tokens, the first of them `[CLS]`.
-        allowed: [S] bool, the tokens an answer may consist of: those of the passage.
+        scores: start and end scores [N, S] of the tokens.
+        allowed: [N, S] bool, the tokens that an answer may consist of: those of the passage, which lie in a row.
+
+    Returns:
+        [N, count, 3] float32: first token, last token (inside) and score, best first; of equals the earlier start, then
+        the shorter. Rows with a score of minus infinity fill up the end.
     """
-    start, end = (score.detach().float().cpu() for score in scores)
-    width = min(max_tokens, len(start))
-    # [S, W]：第 i 行是从 i 开始、长 1 到 W 的答案；累乘使途中遇到一个不许的词之后全部作废
-    ends = F.pad(end, (0, width - 1), value=-torch.inf).unfold(0, width, 1)
-    inside = F.pad(allowed.cpu().int(), (0, width - 1)).unfold(0, width, 1).cumprod(1).bool()
-    pairs = (start[:, None] + ends).masked_fill(~inside, -torch.inf)
-    # 稳定排序：平局时取靠前、较短的，结果不随机器而变
-    best = pairs.flatten().sort(descending=True, stable=True)
-    spans = [
-        (place // width, place // width + place % width, score)
-        for place, score in zip(best.indices[:count].tolist(), best.values[:count].tolist(), strict=True)
-        if score > -torch.inf
-    ]
-    return Spans(spans, float(start[0] + end[0]))
+    start, end = (score.detach().float().masked_fill(~allowed, -torch.inf) for score in scores)
+    width = min(max_tokens, start.shape[1])
+    # [N, S, W]：第 i 行是从 i 开始、长 1 到 W 的答案；段落是连续的，首尾都在其中，途中就都在其中
+    ends = F.pad(end, (0, width - 1), value=-torch.inf).unfold(1, width, 1)
+    pairs = (start[:, :, None] + ends).flatten(1)
+    pairs = F.pad(pairs, (0, max(0, count - pairs.shape[1])), value=-torch.inf)
+    # 把浮点数的位模式变成同序的整数，再拼上位置：没有两个相等的键，平局的次序在任何机器上都一样
+    bits = (pairs + 0.0).view(torch.int32)
+    keys = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).long() * 2**31
+    places = (keys - torch.arange(pairs.shape[1], device=pairs.device)).topk(count).indices
+    first = places // width
+    return torch.stack([first.float(), (first + places % width).float(), pairs.gather(1, places)], -1)
 
 
 def classifier_dropout(config: ModelConfig) -> Dropout:

@@ -16,7 +16,6 @@ A *bottleneck* squeezes what a sub-layer gives through a narrow layer and adds t
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -30,6 +29,7 @@ from bertsmith.model.backbone import Backbone, PretrainedModel, initialize_weigh
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import BlockLayers
 from bertsmith.model.heads import ACTIVATION_FUNCTIONS
+from bertsmith.settings import Checked, option
 
 AdapterKind = Literal["bottleneck", "lora"]
 LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
@@ -40,7 +40,7 @@ _FUSED: tuple[LoraTarget, ...] = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
-class AdapterSettings:
+class AdapterSettings(Checked):
     """What an adapter is made of; what is left at 0 or empty is filled in.
 
     Attributes:
@@ -50,29 +50,17 @@ class AdapterSettings:
         targets: of LoRA alone: which matrices; query and value unless given (Hu et al. 2021, §7.1).
     """
 
-    kind: AdapterKind = "lora"
-    size: int = 0
-    alpha: float = 0.0
-    dropout: float = 0.0
-    targets: tuple[LoraTarget, ...] = ()
+    kind: AdapterKind = option("lora")
+    size: int = option(0, min=0)
+    alpha: float = option(0.0, min=0)
+    dropout: float = option(0.0, min=0, below=1)
+    targets: tuple[LoraTarget, ...] = option(())
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(AdapterKind):
-            raise ConfigError(f"adapter kind {self.kind!r} is unknown; use {' or '.join(get_args(AdapterKind))}")
-        if not isinstance(self.size, int) or self.size < 0:
-            raise ConfigError(f"adapter size {self.size!r} must be a positive whole number")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"adapter dropout {self.dropout} is outside [0, 1)")
+    def _check_together(self) -> None:
         if self.kind == "bottleneck" and (self.alpha or self.targets):
             raise ConfigError("alpha and targets belong to LoRA; a bottleneck has neither")
-        if not 0.0 <= self.alpha < math.inf:
-            raise ConfigError(f"alpha {self.alpha} must be positive")
-        unknown = [target for target in self.targets if target not in get_args(LoraTarget)]
-        if unknown or len(set(self.targets)) < len(self.targets):
-            raise ConfigError(
-                f"LoRA targets {', '.join(map(str, self.targets))}; give each once, of"
-                f" {', '.join(get_args(LoraTarget))}"
-            )
+        if len(set(self.targets)) < len(self.targets):
+            raise ConfigError(f"LoRA targets {', '.join(self.targets)}; give each once")
         # 冻结的数据类：默认值随种类而定，只能在这里补上，之后存盘的就是完整的设置
         object.__setattr__(self, "size", self.size or DEFAULT_SIZES[self.kind])
         if self.kind == "lora":

@@ -37,7 +37,7 @@ from bertsmith.objectives.pretraining import (
     figure,
     register,
 )
-from bertsmith.settings import named, option
+from bertsmith.settings import Checked, named, option
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ HARD_WEIGHT = 2.0
 
 
 @dataclass(frozen=True)
-class TeacherSettings:
+class TeacherSettings(Checked):
     """Whose predictions are learned besides the text."""
 
     panel: ClassVar[str] = "Distillation"
@@ -183,16 +183,14 @@ class TeacherSettings:
         shown_default="soft where both predict pieces; states where both are equally wide, else relations",
         help="Distillation loss: soft, states or relations; once for each.",
     )
-    temperature: float = option(2.0, name="teacher_temperature", help="Temperature of the soft targets, above 0.")
+    temperature: float = option(2.0, name="teacher_temperature", above=0, help="Temperature of soft targets, above 0.")
     weights: str = option("", name="teacher_weights", in_file_only=True, help="Fingerprint of the teacher's weights.")
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         for name in self.losses:
             distillation_loss_named(name)
         if len(set(self.losses)) < len(self.losses):
             raise ConfigError("a teacher loss is named twice; name each once")
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError(f"teacher temperature {self.temperature} must be a number over 0")
         if self.losses and not self.folder:
             raise ConfigError("a teacher loss needs a --teacher")
 

@@ -58,7 +58,8 @@ class Table:
         """Returns the table as the terminal shows it, heading and note included."""
         shown = rich.table.Table(title=self.heading, title_justify="left", caption=self.note, caption_justify="left")
         for number, column in enumerate(self.columns):
-            shown.add_column(column, justify="right" if number else "left")
+            style = self.styles[min(number, len(self.styles) - 1)]
+            shown.add_column(column, justify="right" if style == "figure" else "left", overflow="fold")
         for row in self.rows:
             shown.add_row(*map(rich.text.Text, row))
         return shown

@@ -47,6 +47,10 @@ class LiveProgress:
     ) -> None:
         self._bars.stop()
 
+    def note(self, line: str) -> None:
+        """Shows a line above the bars."""
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def begin(self, stage: str, *, done: int = 0, total: int | None = None) -> None:
         """Opens a stage of which `done` was done before, by an earlier start."""
         bar = self._bars.add_task(stage, total=total, completed=done, figures="")

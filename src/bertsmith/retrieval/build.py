@@ -23,20 +23,20 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.data.reading.documents import PASSING, without_unreadable
-from bertsmith.data.reading.sources import left_out, text_endings
+from bertsmith.data.reading.sources import left_out, source_of, text_endings
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import (
     atomic_path,
     claim_folder,
-    leaving_no_trace,
-    locked,
     make_folder,
     require_utf8_names,
+    working_in,
     write_json,
 )
 from bertsmith.hub import noted_start
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import PART, Precision
+from bertsmith.inference.task_file import TaskFile, read_settings
 from bertsmith.kernels.layers import on_device
 from bertsmith.retrieval.dense import EXACT_ROWS, PRODUCTS, USUAL_WEIGHT, write_codes
 from bertsmith.retrieval.lexical import LexicalSearch, folded, simplified
@@ -58,7 +58,7 @@ from bertsmith.retrieval.stored import (
     read_passages,
     scaled,
 )
-from bertsmith.settings import Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ _LONGEST_PASSAGE = 256
 
 
 @dataclass(frozen=True)
-class IndexSettings:
+class IndexSettings(Checked):
     """How documents become passages and vectors; `bertsmith index` has an option for each setting.
 
     Pooling, precision and `batch_tokens` are as in `Embed` and `InferenceConfig`.
@@ -96,7 +96,7 @@ class IndexSettings:
         None,
         min=0.0,
         max=1.0,
-        shown_default=f"that of the index, {USUAL_WEIGHT} at first",
+        shown_default=f"that of the index; at first what solve chose for the model, or {USUAL_WEIGHT}",
         help="Weight of the vectors in hybrid searches.",
     )
     precision: Precision | None = option(
@@ -117,6 +117,13 @@ class Indexed:
     embedded: int
 
 
+@dataclass(frozen=True)
+class _SolvedFile(TaskFile):
+    """What `bertsmith solve` wrote of searches into a model's `task.json`: the weight of its vectors beside words."""
+
+    weight: float = option(USUAL_WEIGHT, min=0.0, max=1.0)
+
+
 def build_index(
     folder: str | Path,
     model: str | Path,
@@ -124,6 +131,7 @@ def build_index(
     settings: IndexSettings | None = None,
     *,
     on_progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Indexed:
     """Makes an index of a folder, or brings it up to date; resumes where an earlier call was broken off."""
     settings, out = settings or IndexSettings(), Path(out)
@@ -156,13 +164,20 @@ def build_index(
     if settings.simplified:
         # 缺库要在算向量之前说
         simplified("")
-    with leaving_no_trace(out, _BLOCKS), locked(make_folder(out)):
+    with working_in(out, _BLOCKS):
         claim_folder(out, CLAIM, {**about, **decisive, **noted})
         old = StoredIndex.open(out) if (out / CURRENT).is_file() else None
         before = {document.name: document.digest for document in old.current.documents} if old else {}
         known = before if old and old.current.reading == READING else {}
         new = {Path(folder) / name: name for name, digest in digests.items() if known.get(name) != digest}
         _, faults = without_unreadable(list(new), settings.encoding, beside_others=len(new) < len(digests))
+        if on_note is not None:
+            # 读表的库很大，服务器只要打开索引，用不着
+            from bertsmith.data.reading.opening import opening_lines
+
+            files = [path for path in map(Path(folder).joinpath, digests) if str(path) not in faults]
+            for line in opening_lines(str(folder), list(map(source_of, files)), settings.encoding, "file"):
+                on_note(line)
         if new and (note := left_out([folder], text_endings(), faults)):
             warnings.warn(note, stacklevel=2)
         for path, fault in faults.items():
@@ -177,7 +192,8 @@ def build_index(
             passages=old.current.passages if old else 0,
             embedded=0,
         )
-        weight = settings.weight if settings.weight is not None else old.current.weight if old else USUAL_WEIGHT
+        usual = old.current.weight if old else read_settings(model, _SolvedFile, "embed").weight
+        weight = usual if settings.weight is None else settings.weight
         if old and old.current.reading == READING and not report.added + report.changed + report.deleted:
             if weight != old.current.weight:
                 write_json(out / CURRENT, replace(old.current, weight=weight), checked=True)
@@ -382,6 +398,7 @@ def index(
     *,
     device: torch.device | str | None = None,
     on_progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Result[Indexed]:
     """Makes a folder of text searchable, or brings its index up to date: what is unchanged is not embedded again.
@@ -399,6 +416,7 @@ def index(
         model: a model folder, or `org/name` of the Hub.
         device: None takes the GPU where there is one.
         on_progress: told how many passages have vectors and how many there are.
+        on_note: told what was understood of the folder: kinds of files, size and encodings.
         **settings: the options of `bertsmith index`, with underscores, such as `passage_tokens`.
 
     Returns:
@@ -417,6 +435,7 @@ def index(
         kind = type(folder).__name__
         raise InputError(f"folder: is a {kind}; hits name file and line, so write each text to a .txt file of a folder")
     with on_device(device):
-        found = build_index(folder, model, out, built(IndexSettings, chosen), on_progress=on_progress)
+        told: dict[str, Any] = {"on_progress": on_progress, "on_note": on_note}
+        found = build_index(folder, model, out, built(IndexSettings, chosen), **told)
     names = ("documents", "passages", "embedded", "added", "changed", "deleted")
     return Result(Path(out), {name: getattr(found, name) for name in names}, None, None, found)

@@ -12,7 +12,7 @@ scores nearly as well as the right text (`margin`, a share of its score: Moreira
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.data.reading.lines import numbered_lines
+from bertsmith.data.reading.text import require_plain_text
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import atomic_path, require_other_file
 from bertsmith.finetune.datasets import ColumnName, DataSource, ReadingOptions
@@ -39,9 +40,8 @@ from bertsmith.kernels.layers import on_device
 from bertsmith.retrieval.dense import best
 from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.retrieval.stored import scaled
-from bertsmith.settings import Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option
 
-Scorer = Callable[[str], NDArray[np.float32]]
 LAST_RANK = 100
 """Of the texts that can become negatives."""
 _BLOCK = 512
@@ -49,7 +49,7 @@ _BLOCK = 512
 
 
 @dataclass(frozen=True)
-class MiningSettings:
+class MiningSettings(Checked):
     """Which texts become negatives; `bertsmith mine` has an option for each setting.
 
     Ranks count from 1, without the right texts; a negative scores at most (1 − margin) times as much as the right text
@@ -75,21 +75,53 @@ class Mined:
     without: int
 
 
-def write_negatives(
+def mine(
     pairs: DataSource,
-    model: str | Path | None,
     out: str | Path,
-    settings: MiningSettings | None = None,
-    reading: ReadingOptions | None = None,
-) -> Mined:
-    """Writes pairs with their hard negatives: JSON Lines that `finetune embed` reads; arguments as in `mine`."""
-    settings, out = settings or MiningSettings(), Path(out)
-    name = "pairs"
+    *,
+    model: str | Path | None = None,
+    text_column: ColumnName | None = None,
+    pair_column: ColumnName | None = None,
+    encoding: str = "auto",
+    device: torch.device | str | None = None,
+    **settings: Any,
+) -> Result[Mined]:
+    """Writes pairs with their hard negatives: texts that look like an answer and are none.
+
+    Examples:
+        >>> import bertsmith
+        >>> pairs = [{"query": "who sang?", "text": "Ann sang"}, {"query": "who ate?", "text": "the man who sang ate"}]
+        >>> mined = bertsmith.mine(pairs, "mined.jsonl", mode="lexical")
+        >>> mined.metrics["pairs"], mined.folder.name
+        (2, 'mined.jsonl')
+
+    Args:
+        pairs: a file of pairs or its URL, a SQuAD file, a folder of BEIR, or rows in memory; all texts in it can become
+            negatives.
+        out: the JSON Lines to write, which `finetune("embed", ...)` reads.
+        model: a folder that makes vectors, or `org/name` of the Hub; mode `lexical` needs none.
+        text_column: name or number (from 0) of the column of queries; None finds it by its name.
+        pair_column: that of the texts that answer them.
+        encoding: of a file: `auto` or a codec.
+        device: None takes the GPU where there is one.
+        **settings: the other options of `bertsmith mine`, with underscores, such as `mode` and `negatives`.
+
+    Returns:
+        `metrics`: pairs, different texts, negatives, and pairs `without` a negative; `details`: the same as an object.
+
+    Raises:
+        ConfigError: a setting is unknown or impossible, there is no model, or a library is not installed.
+        InputError: the pairs are missing, damaged, or none.
+        CheckpointError: the model folder is unusable.
+    """
+    (chosen,) = divided(settings, MiningSettings, command="mine")
+    asked, target, name = built(MiningSettings, chosen), Path(out), "pairs"
     if isinstance(pairs, (str, Path)):
         name = str(pairs)
-        require_other_file(out, Path(pairs))
+        require_other_file(target, Path(pairs))
+    reading = ReadingOptions(text_column=text_column, pair_column=pair_column, encoding=encoding)
     examples, texts = _pairs_and_texts(name, RELATED.read(pairs, reading, name=name))
-    if settings.mode == "dense" and model is None:
+    if asked.mode == "dense" and model is None:
         raise ConfigError("--mode dense compares vectors: name the --model that makes them")
     queries = list(dict.fromkeys(example.query for example in examples))
     right: dict[str, dict[str, None]] = {query: {} for query in queries}
@@ -97,18 +129,20 @@ def write_negatives(
         right[example.query][example.positive] = None
     numbers = {text: number for number, text in enumerate(texts)}
     found: dict[str, list[str]] = {}
-    for query, scores in zip(queries, _scores(queries, texts, model, settings), strict=True):
-        answers = [numbers[text] for text in right[query]]
-        found[query] = [texts[row] for row in _negatives(scores, answers, numbers.get(query), settings)]
+    with on_device(device):
+        for query, scores in zip(queries, _scores(queries, texts, model, asked), strict=True):
+            answers = [numbers[text] for text in right[query]]
+            found[query] = [texts[row] for row in _negatives(scores, answers, numbers.get(query), asked)]
     total = without = 0
-    with atomic_path(out) as unfinished, unfinished.open("w", encoding="utf-8") as sink:
+    with atomic_path(target) as unfinished, unfinished.open("w", encoding="utf-8") as sink:
         for example in examples:
             # 文件里已有的反例照样保留，挖到的接在后面
             negatives = list(dict.fromkeys((*example.negatives, *found[example.query])))
             total, without = total + len(negatives), without + (not negatives)
             line = {"query": example.query, "positive": example.positive, "negatives": negatives}
             sink.write(json.dumps(line, ensure_ascii=False) + "\n")
-    return Mined(len(examples), len(texts), total, without)
+    mined = Mined(len(examples), len(texts), total, without)
+    return Result(target, asdict(mined), None, None, mined)
 
 
 def near_duplicates(
@@ -130,6 +164,7 @@ def near_duplicates(
     if not 0 < least <= 1:
         raise ConfigError(f"--near-duplicates {least}: takes a cosine in (0, 1], such as 0.95")
     require_other_file(out, texts)
+    require_plain_text([texts], "a line each")
     lines = [(number, line) for number, line in numbered_lines(texts, encoding) if line.strip()]
     if len(lines) < 2:
         raise InputError(f"{texts}: holds {len(lines)} texts; two are needed to be alike")
@@ -192,49 +227,3 @@ def _negatives(
     # 没有共同词的文本得零分：那不是难例，只是别的文本
     hard = [row for row in ranked if scores[row] <= most and (settings.mode == "dense" or scores[row] > 0)]
     return hard[: settings.negatives]
-
-
-def mine(
-    pairs: DataSource,
-    out: str | Path,
-    *,
-    model: str | Path | None = None,
-    text_column: ColumnName | None = None,
-    pair_column: ColumnName | None = None,
-    encoding: str = "auto",
-    device: torch.device | str | None = None,
-    **settings: Any,
-) -> Result[Mined]:
-    """Writes pairs with their hard negatives: texts that look like an answer and are none.
-
-    Examples:
-        >>> import bertsmith
-        >>> pairs = [{"query": "who sang?", "text": "Ann sang"}, {"query": "who ate?", "text": "the man who sang ate"}]
-        >>> mined = bertsmith.mine(pairs, "mined.jsonl", mode="lexical")
-        >>> mined.metrics["pairs"], mined.folder.name
-        (2, 'mined.jsonl')
-
-    Args:
-        pairs: a file of pairs or its URL, a SQuAD file, a folder of BEIR, or rows in memory; all texts in it can become
-            negatives.
-        out: the JSON Lines to write, which `finetune("embed", ...)` reads.
-        model: a folder that makes vectors, or `org/name` of the Hub; mode `lexical` needs none.
-        text_column: name or number (from 0) of the column of queries; None finds it by its name.
-        pair_column: that of the texts that answer them.
-        encoding: of a file: `auto` or a codec.
-        device: None takes the GPU where there is one.
-        **settings: the other options of `bertsmith mine`, with underscores, such as `mode` and `negatives`.
-
-    Returns:
-        `metrics`: pairs, different texts, negatives, and pairs `without` a negative; `details`: the same as an object.
-
-    Raises:
-        ConfigError: a setting is unknown or impossible, there is no model, or a library is not installed.
-        InputError: the pairs are missing, damaged, or none.
-        CheckpointError: the model folder is unusable.
-    """
-    (chosen,) = divided(settings, MiningSettings, command="mine")
-    reading = ReadingOptions(text_column=text_column, pair_column=pair_column, encoding=encoding)
-    with on_device(device):
-        found = write_negatives(pairs, model, out, built(MiningSettings, chosen), reading)
-    return Result(Path(out), asdict(found), None, None, found)

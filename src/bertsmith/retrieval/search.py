@@ -210,15 +210,11 @@ class SearchIndex:
     def embed_query(self, query: str) -> NDArray[np.float32]:
         """Returns [H], the vector of a query; of unit length where vectors are compared so."""
         claim = self.stored.claim
-        how: dict[str, Any] = {
-            "pooling": claim.pooling,
-            "prompt": "",
-            "normalize": scaled(self.embed, claim.similarity),
-        }
-        vector: NDArray[np.float32] = self.embed([claim.query_prompt + query], **how)[0]
-        if not np.isfinite(vector).all():
-            raise CheckpointError(f"{self.stored.claim.model}: gives vectors that are no numbers (NaN)")
-        return vector
+        scale = scaled(self.embed, claim.similarity)
+        vectors = self.embed([claim.query_prompt + query], pooling=claim.pooling, prompt="", normalize=scale)
+        if not np.isfinite(vectors).all():
+            raise CheckpointError(f"{claim.model}: gives vectors that are no numbers (NaN)")
+        return vectors.ravel()
 
     def rows_where(self, where: Mapping[str, str]) -> NDArray[np.int64] | None:
         """Returns the rows of the documents that patterns leave, ascending; None for all."""

@@ -7,13 +7,17 @@ moves bytes (`guard`), and a body becomes an answer in the request's own thread 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import functools
 import gc
+import hashlib
 import operator
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +32,6 @@ from bertsmith.kernels.layers import best_device
 from bertsmith.serve import native, openai, tei
 from bertsmith.serve.batching import Batcher
 from bertsmith.serve.connection import drain_on_signal
-from bertsmith.serve.docs_page import docs_page
 from bertsmith.serve.endpoint import ENDPOINTS, ProblemAnswer, Shape, answer_body
 from bertsmith.serve.guard import OPEN_PATHS, AdmissionController, ApiKeys, Guard, is_loopback
 from bertsmith.serve.metrics import CONTENT_TYPE, Metrics
@@ -191,7 +194,7 @@ def _add_server_routes(app: FastAPI, settings: ServeSettings, models: ServedMode
 
     def served_models() -> openai.ModelsAnswer:
         """Lists the served models."""
-        return openai.list_models(models)
+        return openai.ModelsAnswer(data=[openai.described(model) for model in models])
 
     def served_model(name: str) -> openai.ModelRow:
         """Tells of one served model."""
@@ -248,6 +251,28 @@ def _add_server_routes(app: FastAPI, settings: ServeSettings, models: ServedMode
     app.add_api_route("/info", info, methods=["GET"], tags=["server"])
     app.add_api_route("/metrics", figures, methods=["GET"], tags=["server"], response_class=Response)
     app.add_api_route("/docs", docs_page, methods=["GET"], include_in_schema=False)
+
+
+_PAGE = (Path(__file__).parent / "templates" / "docs.html").read_text(encoding="utf-8")
+
+
+async def docs_page() -> Response:
+    """Shows the endpoints in a browser, with an example and a button for each.
+
+    FastAPI's own page loads its script from the internet, which servers of private text often cannot reach, and should
+    not run. This one reads `/openapi.json` of the same server alone, which its Content-Security-Policy enforces.
+    """
+    # 浏览器只执行摘要相符的脚本：即使有内容被注入页面也不会运行
+    policy = (
+        f"default-src 'none'; script-src '{_digest('script')}'; style-src '{_digest('style')}'; connect-src 'self';"
+        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return Response(_PAGE, media_type="text/html", headers={"Content-Security-Policy": policy})
+
+
+def _digest(tag: str) -> str:
+    (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", _PAGE, re.DOTALL)
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode("ascii")
 
 
 def _describe_keys(app: FastAPI) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from bertsmith.model import ModelConfig
 from bertsmith.retrieval.search import SearchIndex
 from bertsmith.retrieval.stored import fingerprint_of, read_claim
 from bertsmith.serve.batching import Batcher, BatchingEngine
-from bertsmith.serve.request import CURRENT, HttpError, RequestContext
+from bertsmith.serve.request import HttpError, as_request
 from bertsmith.serve.settings import Limits, ServeSettings
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
@@ -151,14 +150,9 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
         created = int((local / ("config.json" if has_encoder else WORDS_FILE)).stat().st_mtime)
         encoder = (load_tokenizer(folder), ModelConfig.load(folder)) if has_encoder else (None, None)
         loaded.append(ServedModel(name, folder, created, pipelines, *encoder))
-        context = RequestContext(time.monotonic() + _WARM_UP_SECONDS, Limits())
-        context.on_its_way = False
-        CURRENT.set(context)
-        try:
+        with as_request(_WARM_UP_SECONDS, Limits()):
             for pipeline in pipelines.values():
                 pipeline(*pipeline.smallest_input())
-        finally:
-            CURRENT.set(None)
     return ServedModels(loaded)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, model_validator
 
-from bertsmith.inference.answer import AnswerCandidate
+from bertsmith.inference.answer import Answered
 from bertsmith.inference.classify import Choice, Choose
 from bertsmith.inference.embed import Pooling
 from bertsmith.inference.fill_mask import Candidate
@@ -213,28 +213,14 @@ class AnswerRequest(AnyRequest):
     contexts: Texts
 
 
-class Answered(BaseModel):
-    """The answer to a question: characters `start` to `end` of the passage, `end` excluded.
-
-    `no_answer` says that the passage does not hold one.
-    """
-
-    text: str
-    start: int
-    end: int
-    score: float
-    probability: float
-    no_answer: bool
-    candidates: tuple[AnswerCandidate, ...]
-
-
 _ADA = {"text": "Ada Lovelace", "start": 0, "end": 12, "score": 9.1, "probability": 0.97}
+_NO_ANSWER = {"no_answer": False, "null_score": 5.6, "null_probability": 0.03}
 
 
 class AnswerAnswer(BaseModel):
     """An answer to each question."""
 
-    model_config = example(model="reader", answers=[{**_ADA, "no_answer": False, "candidates": [_ADA]}], tokens=16)
+    model_config = example(model="reader", answers=[{**_ADA, **_NO_ANSWER, "candidates": [_ADA]}], tokens=16)
     model: str
     answers: list[Answered]
     tokens: int
@@ -244,8 +230,7 @@ class AnswerAnswer(BaseModel):
 def answer(models: ServedModels, request: AnswerRequest) -> AnswerAnswer:
     """Answers questions from passages."""
     model, pipeline = models.at("/answer", request.model)
-    found = pipeline(request.questions, request.contexts)
-    answers = [Answered.model_validate(one, from_attributes=True) for one in found]
+    answers = pipeline(request.questions, request.contexts)
     return AnswerAnswer(model=model.name, answers=answers, tokens=tokens_read())
 
 

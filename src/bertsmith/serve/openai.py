@@ -109,11 +109,6 @@ def described(model: ServedModel) -> ModelRow:
     return ModelRow(id=model.name, created=model.created)
 
 
-def list_models(models: ServedModels) -> ModelsAnswer:
-    """Lists the served models."""
-    return ModelsAnswer(data=[described(model) for model in models])
-
-
 class RankedDocument(BaseModel):
     """A document to be put in order, or given back."""
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from bertsmith.errors import InputError
 from bertsmith.serve.app import build_app
 from bertsmith.serve.guard import KEYS_VARIABLE, AdmissionController, ApiKeys, is_loopback
 from bertsmith.serve.models import ServedModel, load_models
-from bertsmith.serve.request import CURRENT, HttpError, RequestContext
+from bertsmith.serve.request import HttpError, as_request
 from bertsmith.serve.run import address_of, configure_logs, listening_socket, uvicorn_options
 from bertsmith.serve.settings import ServeSettings
 
@@ -84,18 +83,6 @@ class AdmittedBodies:
                 await self.app(scope, replay, send)
         except HttpError as error:
             await error.response()(scope, receive, send)
-
-
-@contextlib.contextmanager
-def as_request(settings: ServeSettings) -> Iterator[None]:
-    """Lets the server's pipelines be used as a request uses them: in its deadline, within its tokens, on its queue."""
-    context = RequestContext(time.monotonic() + settings.deadline, settings.limits)
-    context.on_its_way = False
-    token = CURRENT.set(context)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)
 
 
 def serve_pages(settings: ServeSettings, build: Callable[[], FastAPI], *, name: str) -> None:

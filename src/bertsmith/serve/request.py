@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from ipaddress import IPv6Address, ip_address
 
@@ -101,7 +103,7 @@ class RequestContext:
         self.deadline, self.limits, self.client = deadline, limits, client
         self.items = self.tokens = 0
         self.ended: HttpError | None = None
-        self.on_its_way = True
+        self.on_its_way = False
         self._waiting: threading.Event | None = None
 
     def end(self, reason: HttpError) -> None:
@@ -143,3 +145,13 @@ class RequestContext:
 
 CURRENT: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 """The context of the request that the running thread works for."""
+
+
+@contextmanager
+def as_request(seconds: float, limits: Limits) -> Iterator[None]:
+    """Lets the server's pipelines be used as a request uses them: for so long, within its tokens, on its queue."""
+    token = CURRENT.set(RequestContext(time.monotonic() + seconds, limits))
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)

@@ -5,13 +5,12 @@ It travels as JSON to the worker processes, without API keys: each reads them it
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import from_json
@@ -20,7 +19,7 @@ from bertsmith.inference.engine import Precision
 from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.parallel import available_cores
-from bertsmith.settings import option, settings_of
+from bertsmith.settings import Checked, option
 
 _LONGEST = 86_400.0
 """Seconds that anything may be told to wait: more, some systems cannot, and it makes no sense."""
@@ -29,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Checked):
     """The most that one request may ask for; `tokens` are those the model would read, overlapping windows included."""
 
     panel: ClassVar[str] = "Limits of a request"
@@ -45,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class ServeSettings:
+class ServeSettings(Checked):
     """Everything a server is told; `bertsmith serve` has an option for each setting.
 
     `models` are (name, folder) of each; the first one answers requests that name none.
@@ -60,9 +59,11 @@ class ServeSettings:
     precision: Precision | None = option(None, help="Precision, as in `bertsmith embed`.")
     engine: EngineKind = option("torch", help="Engine on a CPU, as in `bertsmith embed`.")
     queue: int = option(64, min=1, help="Maximum requests in progress; one more gets 429.")
-    deadline: float = option(30.0, help="Seconds to answer a request; later it gets 504.")
+    deadline: float = option(30.0, above=0, max=_LONGEST, help="Seconds to answer a request; later it gets 504.")
     batch_tokens: int = option(0, min=0, help="Tokens per forward pass; 0: chosen for the device.")
-    drain: float = option(1.0, min=0, help="Seconds after SIGTERM in which requests are accepted; /ready says 503.")
+    drain: float = option(
+        1.0, min=0, max=_LONGEST, help="Seconds after SIGTERM in which requests are accepted; /ready says 503."
+    )
     limits: Limits = Limits()
     key_file: str | None = option(
         None, name="api_key_file", help="File with one API key per line; default: BERTSMITH_API_KEYS."
@@ -74,21 +75,9 @@ class ServeSettings:
         (), name="cors_origin", help="Web origin whose pages may call the server; may be repeated."
     )
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         if not self.models:
             raise ConfigError("no model to serve; pass --model DIR")
-        for setting in settings_of(type(self)):
-            value: Any = functools.reduce(getattr, setting.path, self)
-            least, most = setting.option.min, setting.option.max
-            name = setting.name.replace("_", " ")
-            if least is not None and not value >= least:
-                raise ConfigError(f"{name} {value} is below {least}")
-            if most is not None and value > most:
-                raise ConfigError(f"{name} {value} is above {most}")
-        seconds = {"deadline": self.deadline, "drain": self.drain}
-        for name, duration in seconds.items():
-            if not 0 <= duration <= _LONGEST or (name == "deadline" and duration == 0):
-                raise ConfigError(f"{name} {duration} is no duration in seconds, at most a day")
 
     @property
     def reading_bytes(self) -> int:

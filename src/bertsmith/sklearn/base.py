@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import math
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -78,21 +77,21 @@ def texts_of(inputs: Any) -> list[tuple[str, str | None]]:
     return found
 
 
-def rows_of(inputs: Any) -> list[Any]:
-    """Returns N rows as Python's own lists and values."""
+def rows_of(inputs: Any, name: str = "X", holds: str = "texts") -> list[Any]:
+    """Returns N rows as Python's own lists and values; errors name the argument, and what it holds."""
     # 稀疏矩阵多半是词袋特征，被错放在这里：说清楚要的是文本
     if issparse(inputs):
-        raise EstimatorError("X: is a sparse matrix, and sparse input is not supported; give the texts themselves")
+        raise EstimatorError(f"{name}: is a sparse matrix, and sparse input is not supported; give the {holds}")
     if not isinstance(inputs, Iterable) and hasattr(inputs, "__array__"):
         inputs = np.asarray(inputs)
     if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Iterable):
-        raise EstimatorError(f"X: is a {type(inputs).__name__}; give a list of texts, such as [text]")
+        raise EstimatorError(f"{name}: is a {type(inputs).__name__}; give a list of {holds}")
     # 数据框迭代出来的是列名：取它的值
     values = inputs.to_numpy() if hasattr(inputs, "to_numpy") else inputs
     # 列表里的行也可能是 numpy 的数组和数
     rows = [_own(row) for row in _own(values)]
     if not rows:
-        raise EstimatorError("X: holds no row: 0 samples; give at least one")
+        raise EstimatorError(f"{name}: holds no row: 0 samples; give at least one")
     return rows
 
 
@@ -105,7 +104,7 @@ def targets_of(targets: Any, count: int) -> list[Any]:
     """Returns the label of each of `count` rows."""
     if targets is None:
         raise EstimatorError("y is None: this estimator requires y to be passed; give a label for each row")
-    found = rows_of(targets)
+    found = rows_of(targets, "y", "labels")
     if len(found) != count:
         raise EstimatorError(f"X has {count} rows and y has {len(found)}; give a label for each row")
     return [label[0] if isinstance(label, list) and len(label) == 1 else label for label in found]
@@ -115,7 +114,7 @@ def weights_of(weights: Any, count: int) -> list[float] | None:
     """Returns the weight of each of `count` rows; None where all are alike."""
     if weights is None:
         return None
-    rows = rows_of(weights)
+    rows = rows_of(weights, "sample_weight", "numbers")
     if len(rows) != count:
         raise EstimatorError(f"X has {count} rows; sample_weight has {len(rows)}; give one for each row")
     # NaN 与什么比都不成立；pd.NA 不是数，要先问类型
@@ -168,11 +167,15 @@ class PackedPipeline:
     def unpacked(self, device: Device = None) -> Any:
         """Returns the pipeline."""
         with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
-            for name, content in self.files.items():
-                path = Path(place) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+            self.write(Path(place))
             return load_pipeline(self.name, place, precision=self.precision, device=device)
+
+    def write(self, folder: Path) -> None:
+        """Writes the files into a folder."""
+        for name, content in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
 
 
 def write_folder(pipeline: Pipeline, folder: Path) -> None:
@@ -257,9 +260,9 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         if self.method != "fine-tune":
             raise EstimatorError(f"method {self.method!r} is unknown; give 'fine-tune' or 'best'")
         (chosen,) = divided(dict(self.settings or {}), FineTuningSettings, command="finetune")
-        for name, own in (("epochs", "n_epochs"), ("seed", "random_state"), *_OWN):
-            if name in chosen:
-                raise ConfigError(f"settings: {name} is the parameter {own} of the estimator; set it there")
+        for name in sorted(chosen.keys() & {"epochs", "seed", "batch_size", "learning_rate"}):
+            own = {"epochs": "n_epochs", "seed": "random_state"}.get(name, name)
+            raise ConfigError(f"settings: {name} is the parameter {own} of the estimator; set it there")
         # None 表示用 numpy 的全局状态，和 scikit-learn 的约定一样
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         learned, held = self._split(labels, seed)
@@ -408,13 +411,4 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         pipeline, place = self._fitted(), Path(folder)
         if place.exists() and any(place.iterdir()):
             raise EstimatorError(f"{place}: is not empty; choose another folder")
-        with tempfile.TemporaryDirectory(prefix="bertsmith-") as temporary:
-            packed = PackedPipeline.of(pipeline, getattr(self, "_texts", {}))
-            for name, content in packed.files.items():
-                path = Path(temporary) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            shutil.copytree(temporary, place, dirs_exist_ok=True)
-
-
-_OWN = (("batch_size", "batch_size"), ("learning_rate", "learning_rate"))
+        PackedPipeline.of(pipeline, getattr(self, "_texts", {})).write(place)

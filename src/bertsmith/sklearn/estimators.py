@@ -330,7 +330,7 @@ def _examples(inputs: Any, targets: Any, weights: Any = None) -> tuple[list[Tagg
     rows = rows_of(inputs)
     if targets is None:
         raise EstimatorError("y is None: this estimator requires y to be passed; give a list of tags for each row")
-    tags = rows_of(targets)
+    tags = rows_of(targets, "y", "tags")
     if len(rows) != len(tags):
         raise EstimatorError(f"X has {len(rows)} rows and y has {len(tags)}; give a list of tags for each row")
     found = weights_of(weights, len(rows))

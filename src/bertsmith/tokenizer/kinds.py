@@ -73,9 +73,9 @@ def learn_tokenizer(
         on_note: told what was left out or may not be expected, such as special tokens that the text holds as words.
 
     Raises:
-        InputError: no words in the text, an option that the kind does not have, or a value out of range.
+        InputError: no words in the text, or an option that the kind does not have.
         AlphabetError: `vocab_size` is below the size of the alphabet.
-        ConfigError: the library is needed and not installed.
+        ConfigError: a value is out of range, or the library is needed and not installed.
     """
     if kind not in get_args(TokenizerKind):
         raise InputError(f"kind {kind!r} is unknown; use {', '.join(get_args(TokenizerKind))}")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files import HALF_CHARACTER
-from bertsmith.settings import option, settings_of
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer.count import count_words
 from bertsmith.tokenizer.encoding import collector_paused
 from bertsmith.tokenizer.normalize import Normalizer, is_standalone
@@ -43,7 +43,7 @@ class AlphabetError(InputError):
 
 
 @dataclass(frozen=True)
-class VocabularySettings:
+class VocabularySettings(Checked):
     """What a learned vocabulary holds."""
 
     vocab_size: int = option(30522, min=1, help="Maximum number of pieces.")
@@ -53,13 +53,6 @@ class VocabularySettings:
     user_tokens: tuple[str, ...] = option(
         (), name="token", help="Token that is always one piece, such as <url>; may be repeated."
     )
-
-    def __post_init__(self) -> None:
-        for setting in settings_of(VocabularySettings):
-            (name,), least = setting.path, setting.option.min
-            value = getattr(self, name)
-            if least is not None and value is not None and value < least:
-                raise InputError(f"{name}={value} is too small; give at least {least:.0f}")
 
 
 class Learned(NamedTuple):

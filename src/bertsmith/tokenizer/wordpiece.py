@@ -110,8 +110,9 @@ class WordPieceTokenizer(Tokenizer):
         `tokenize_chinese_chars` a CJK character is no word of its own.
 
         Raises:
-            InputError: no words in the text, a value out of range, a user token that is taken or cannot be written, or
-                `vocab_size` below the alphabet's size.
+            InputError: no words in the text, a user token that is taken or cannot be written, or `vocab_size` below the
+                alphabet's size.
+            ConfigError: a value is out of range.
             BertsmithError: a worker process was killed.
         """
         # 数完几十 GB 才发现词元重名就太晚了：先查

@@ -169,8 +169,8 @@ def _steps_within(
     if steps < FEWEST_STEPS and ranks.is_first:
         enough = seconds_for(FEWEST_STEPS, per_step, evaluating, evaluations) / 60
         warnings.warn(
-            f"a run takes at least {FEWEST_STEPS} steps, here about {enough:.2g} minutes instead of"
-            f" {recipe.length.minutes:g}; give more minutes, or choose a smaller model or shorter sequences",
+            f"a run takes at least {FEWEST_STEPS} steps, here about {max(0.01, round(enough, 2)):,g} minutes"
+            f" instead of {recipe.length.minutes:g}; give more minutes, or choose a smaller model or shorter sequences",
             stacklevel=3,
         )
     return max(FEWEST_STEPS, steps)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import torch
 from rich.console import Console
 
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.kernels.layers import native_precision
+from bertsmith.kernels.layers import native_precision, on_device
 from bertsmith.settings import Result, built, divided
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.choosing import chosen_recipe
-from bertsmith.train.distributed import Ranks, connected_ranks
+from bertsmith.train.distributed import connected_ranks
 from bertsmith.train.pretraining import PreTrainingResult, RunOptions
 from bertsmith.train.pretraining import pretrain as run_pretraining
 from bertsmith.train.recipe import PreTrainingRecipe
@@ -32,7 +31,6 @@ def pretrain(
     start_from: str | Path | None = None,
     console: Console | None = None,
     device: torch.device | str | None = None,
-    ranks: Ranks | None = None,
     listeners: Sequence[RunListener] = (),
     **settings: Any,
 ) -> Result[PreTrainingResult]:
@@ -54,7 +52,6 @@ def pretrain(
         start_from: continue training this model: a folder, or `org/name` on the Hub; the option `--from`.
         console: shows progress; silent when None.
         device: None takes the GPU where there is one.
-        ranks: processes that are connected already; None connects those that torchrun started.
         listeners: are told how the run goes, besides those that `track` names.
         **settings: the options of `bertsmith pretrain`, with underscores, such as `steps`, `size` and `mask_rate`.
 
@@ -74,14 +71,9 @@ def pretrain(
     folder, followers = Path(out), built(TrackingOptions, tracking).listeners()
     if listeners:
         followers = [*(followers or ()), *listeners]
-    with _connected(ranks, device) as (connected, place):
-        resolved = chosen_recipe(
-            chosen,
-            None if recipe is None else Path(recipe),
-            device=place,
-            precision=native_precision(place),
-            run=folder,
-        )
+    with on_device(device), connected_ranks() as (ranks, place):
+        file, precision = None if recipe is None else Path(recipe), native_precision(place)
+        resolved = chosen_recipe(chosen, file, device=place, precision=precision, run=folder)
         loaded = load_tokenizer(tokenizer)
         result = run_pretraining(
             folder,
@@ -91,20 +83,10 @@ def pretrain(
             built(RunOptions, options),
             console=console,
             device=place,
-            ranks=connected,
+            ranks=ranks,
             listeners=followers,
         )
         report = folder / "report.html"
-        connected.on_first(lambda: write_run_report([folder]))
+        ranks.on_first(lambda: write_run_report([folder]))
     metrics = {**result.heldout, "unigram_entropy": result.unigram_entropy}
     return Result(folder, metrics, folder / "model", report, result)
-
-
-@contextmanager
-def _connected(ranks: Ranks | None, device: torch.device | str | None) -> Iterator[tuple[Ranks, torch.device]]:
-    """Yields the processes that train together and the device of this one, as told or as found."""
-    if ranks is not None:
-        yield ranks, torch.device(device or "cpu")
-        return
-    with connected_ranks() as (found, place):
-        yield found, place if device is None else torch.device(device)

@@ -126,14 +126,20 @@ def _end_with_launcher() -> None:
 def connected_ranks() -> Iterator[tuple[Ranks, torch.device]]:
     """Joins the processes that `torchrun` started, or is alone; yields the ranks, and the device of this one.
 
-    The device is a GPU of its own where there are GPUs, else the CPU; or what `--device` says.
+    The device is a GPU of its own where there are GPUs, else the CPU; or what `--device` says. Processes that are
+    connected already stay so.
     """
     chosen = best_device()
+    cuda = chosen.type == "cuda"
+    if dist.is_initialized():
+        # 外层（命令行）已经连上：还是那组进程、那块设备
+        device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+        yield Ranks(dist.get_rank(), dist.get_world_size()), device
+        return
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield Ranks(), chosen
         return
     _end_with_launcher()
-    cuda = chosen.type == "cuda"
     local_rank = int(os.environ["LOCAL_RANK"])
     if cuda and local_rank >= torch.cuda.device_count():
         raise ConfigError(

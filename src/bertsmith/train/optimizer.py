@@ -1,7 +1,8 @@
 """The optimizer, its parameter groups, its schedule, and the average of the weights that it moves.
 
-The paper's (appendix A.2) is Adam with decoupled weight decay, and a rate that rises linearly over the warm-up and then
-falls linearly to zero. A new entry of `OPTIMIZERS` becomes a value of `--optimizer`.
+The paper's (appendix A.2) is Adam with weight decay, which the released code decouples from the gradient, and a rate
+that rises linearly over the warm-up and then falls linearly to zero. A new entry of `OPTIMIZERS` becomes a value of
+`--optimizer`.
 
 With a large rate and small batches each step moves the weights past where they should be, and the scores of one step
 and the next differ. Their average over many steps does not move like that (Polyak and Juditsky 1992; Izmailov et al.
@@ -121,7 +122,11 @@ def parameter_groups(
         Groups as `torch.optim` takes them, those that decay first. `rate_factor` is `lr` by `learning_rate`, for a
         schedule; `stacked` the matrices in each weight, 0 outside `matrices`.
     """
-    check_rates(learning_rate, layer_decay, weight_decay)
+    for what, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+        if not 0.0 <= value < math.inf:
+            raise ConfigError(f"{what} {value} must be 0 or more")
+    if not 0.0 < layer_decay <= 1.0:
+        raise ConfigError(f"layer_decay {layer_decay} is outside (0, 1]")
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
         raise ConfigError("every parameter is frozen; there is nothing to train")
@@ -161,15 +166,6 @@ def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: 
         falling = min(falling, max(1, round(TRAPEZOID_FALL * total_steps)))
     left = min(1.0, max(0, total_steps - step) / falling)
     return peak * (0.5 * (1.0 - math.cos(math.pi * left)) if schedule == "cosine" else left)
-
-
-def check_rates(learning_rate: float, layer_decay: float, weight_decay: float) -> None:
-    """Makes sure that rates can be used."""
-    for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
-        if not 0.0 <= value < math.inf:
-            raise ConfigError(f"{name} {value} must be 0 or more")
-    if not 0.0 < layer_decay <= 1.0:
-        raise ConfigError(f"layer_decay {layer_decay} is outside (0, 1]")
 
 
 class Lamb(torch.optim.Optimizer):

@@ -31,12 +31,12 @@ from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
 from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition
 from bertsmith.errors import ConfigError, RunFolderError
-from bertsmith.files import leaving_no_trace, locked, make_folder
+from bertsmith.files import working_in
 from bertsmith.hub import pin
 from bertsmith.kernels.compiling import require_compiler
 from bertsmith.kernels.matmul import measure_matmul_flops
 from bertsmith.objectives import LossOutput, RunningAverages
-from bertsmith.settings import option, values_of
+from bertsmith.settings import Checked, option, values_of
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import (
     EVALUATIONS,
@@ -57,7 +57,7 @@ from bertsmith.train.tracking import RunListener, StartedRun, Tracking, usual_tr
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Checked):
     """What may differ from one start of a run to the next; none of it changes the numbers but by rounding and dropout.
 
     Dropout is drawn part by part: in another number of parts (`accumulate`), or on another number of ranks, other
@@ -81,19 +81,13 @@ class RunOptions:
     )
     save_every: float = option(20.0, min=0.0, help="Seconds between saved states: the work that a crash may cost.")
     keep_states: int = option(2, min=1, help="Number of newest states to keep, besides the best.")
+    # 不在途中评估（0 次）只给会自己评估的调用者
     evaluations: int = option(
-        EVALUATIONS, min=1, help="Number of evaluations on held-out text, after the one at the start."
+        EVALUATIONS, min=0, least_given=1, help="Number of evaluations on held-out text, after the one at the start."
     )
     keep_models: int = option(
         0, min=0, help="Number of models to keep on the way, in OUT/models (the paper's figure 5)."
     )
-
-    def __post_init__(self) -> None:
-        # 不在途中评估（0 次）只给会自己评估的调用者：命令行至少一次
-        if self.save_every < 0 or self.keep_models < 0 or self.evaluations < 0:
-            raise ConfigError("seconds between states, models to keep and evaluations must be at least 0")
-        if min(self.keep_states, self.accumulate) < 1:
-            raise ConfigError("states to keep and parts of a step must be at least 1")
 
 
 BARELY = 0.05
@@ -220,9 +214,7 @@ def pretrain(
         )
     with ExitStack() as stack:
         # 只有 0 号进程碰运行目录：上锁、读配方、写状态
-        if ranks.is_first:
-            stack.enter_context(leaving_no_trace(run, "state"))
-        ranks.on_first(lambda: stack.enter_context(locked(make_folder(run))))
+        ranks.on_first(lambda: stack.enter_context(working_in(run, "state")))
         keep_start(run, recipe.model.start_from)
         recipe = fingerprint_start(recipe.changed(corpus=corpus.fingerprint), tokenizer)
         recipe = fingerprint_teacher(recipe, tokenizer)
@@ -390,7 +382,7 @@ class PreTrainingRun:
         if trainer.step < total:
             self.console.print(
                 f"ended after step {trainer.step} of {total}: the machine was slower than it was measured to be, and"
-                f" the {self.recipe.length.minutes:.3g} minutes are over"
+                f" the {round(self.recipe.length.minutes, 2):,g} minutes are over"
             )
 
     def _draw(self) -> PreTrainingBatch:

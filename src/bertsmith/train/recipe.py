@@ -12,7 +12,7 @@ import math
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import tomli_w
 
@@ -24,7 +24,7 @@ from bertsmith.hub import hub_name, pin
 from bertsmith.model import Family, ModelConfig, family_named
 from bertsmith.objectives.distillation import DistilledObjective, TeacherSettings
 from bertsmith.objectives.pretraining import Objective, objective_named
-from bertsmith.settings import built, changed, from_table, option, to_table, values_of
+from bertsmith.settings import Checked, built, changed, from_table, option, to_table, values_of
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.trainer import TrainerSettings
 
@@ -38,7 +38,7 @@ FirstVectors = Literal["counted", "drawn"]
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(Checked):
     """The model that is trained."""
 
     panel: ClassVar[str] = "Model"
@@ -55,6 +55,7 @@ class ModelSettings:
     )
     sinusoids: float = option(
         0.0,
+        min=0.0,
         shown_default="by family",
         help="Amplitude of the sinusoids that start a fresh position table; 0: random.",
     )
@@ -68,14 +69,6 @@ class ModelSettings:
     )
     start_weights: str = option("", in_file_only=True, help="Fingerprint of the weights of that folder.")
     start_commit: str = option("", in_file_only=True, help="Commit of that model on the Hub; empty for a folder.")
-
-    def __post_init__(self) -> None:
-        if self.precision not in get_args(Precision):
-            raise ConfigError(f"precision {self.precision!r} is unknown; use bf16 or float32")
-        if self.first_vectors not in get_args(FirstVectors):
-            raise ConfigError(f"first vectors {self.first_vectors!r} are unknown; use counted or drawn")
-        if not 0.0 <= self.sinusoids < math.inf:
-            raise ConfigError(f"sinusoids {self.sinusoids} must be 0 or more")
 
 
 def _parse_tokens(text: str) -> int:
@@ -124,25 +117,21 @@ _FORM = "LENGTH:SHARE[:MASK_RATE[:BATCH_SIZE]]"
 
 
 @dataclass(frozen=True)
-class RunLength:
+class RunLength(Checked):
     """Budgets, of which the first that is used up ends the run, and the phases it has."""
 
     panel: ClassVar[str] = "Length of the run (give one end or several: the first counts)"
 
-    minutes: float = option(0.0, min=0.05, help="End: minutes of training.")
-    tokens: int = option(0, parse=_parse_tokens, help="End: real tokens to train on, such as 1e9.")
-    flops: float = option(0.0, min=1, help="End: operations to spend, such as 1e18.")
+    minutes: float = option(0.0, min=0, below=10**7, least_given=0.05, help="End: minutes of training.")
+    tokens: int = option(0, min=0, parse=_parse_tokens, help="End: real tokens to train on, such as 1e9.")
+    flops: float = option(0.0, min=1, below=1e40, help="End: operations to spend, such as 1e18.")
     phases: tuple[tuple[float, ...], ...] = option(
         (),
         parse=parse_phases,
         help="LENGTH:SHARE[:MASK_RATE[:BATCH_SIZE]],...; the paper's: 128:0.9,512:0.1. A 0: as in the rest of the run.",
     )
 
-    def __post_init__(self) -> None:
-        # 从 Python 可以给列表；存盘再读回的是元组，两者要相等才能续训
-        object.__setattr__(self, "phases", tuple(map(tuple, self.phases)))
-        if not 0 <= self.minutes < 10**7 or self.tokens < 0 or not 0 <= self.flops < 1e40:
-            raise ConfigError("minutes, steps, tokens and flops must be numbers that are not negative")
+    def _check_together(self) -> None:
         if any(not 2 <= len(phase) <= 4 or phase[0] != int(phase[0]) for phase in self.phases):
             raise ConfigError(f"phases: each is {_FORM}, of which the length is a whole number")
         shares = [phase.share for phase in self.parts]
@@ -170,7 +159,7 @@ class RunLength:
 
 
 @dataclass(frozen=True)
-class PreTrainingRecipe:
+class PreTrainingRecipe(Checked):
     """Every setting of a pre-training run."""
 
     panel: ClassVar[str] = "What is learned"
@@ -190,7 +179,7 @@ class PreTrainingRecipe:
     length: RunLength = field(default_factory=RunLength)
     teacher: TeacherSettings = field(default_factory=TeacherSettings)
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         """Checks that the parts go together, before any folder is taken for a run that could not begin."""
         phases = self.length.parts
         if phases and max(phase.length for phase in phases) != self.data.sequence_length:

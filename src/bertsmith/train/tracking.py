@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import make_folder, read_json, write_json
-from bertsmith.settings import named, option
+from bertsmith.settings import Checked, named, option
 from bertsmith.train.monitor import TrainingStopped
 
 Outcome = Literal["finished", "stopped", "failed"]
@@ -304,7 +304,7 @@ def _tracker(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class TrackingOptions:
+class TrackingOptions(Checked):
     """Who follows the run."""
 
     panel: ClassVar[str] = "Tracking"
@@ -317,7 +317,7 @@ class TrackingOptions:
     )
     track_model: bool = option(False, help="Upload the finished model folder to MLflow or W&B too.")
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         if NONE in self.track and len(self.track) > 1:
             raise ConfigError("--track none: leave out the other trackers, or this one")
         if self.track_model and not set(self.track) & {"mlflow", "wandb"}:

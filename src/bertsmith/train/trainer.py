@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.objectives import Figure, LossOutput, RunningAverages
 from bertsmith.seeding import torch_seed
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.optimizer import Schedule, build_optimizer, learning_rate_at, optimizer_named
 
@@ -43,23 +43,27 @@ class Batch(Protocol):
 
 
 @dataclass(frozen=True)
-class TrainerSettings:
+class TrainerSettings(Checked):
     """How a model is trained."""
 
     panel: ClassVar[str] = "Training"
 
     total_steps: int = option(
-        0, name="steps", min=1, help="End: steps; also the length of the schedule, after which the rate is 0."
+        0,
+        name="steps",
+        min=1,
+        max=MOST_STEPS,
+        help="End: steps; also the length of the schedule, after which the rate is 0.",
     )
-    learning_rate: float = option(1e-3, shown_default="by size", help="Peak learning rate.")
-    warmup_share: float = option(0.1, in_file_only=True, help="Share of the steps for the warm-up, in [0, 1].")
+    learning_rate: float = option(1e-3, above=0, shown_default="by size", help="Peak learning rate.")
+    warmup_share: float = option(0.1, min=0, max=1, in_file_only=True, help="Share of the steps for the warm-up.")
     weight_decay: float = option(
-        0.01, in_file_only=True, help="Decoupled weight decay, not of biases and norms; 0.01 in the paper."
+        0.01, min=0, in_file_only=True, help="Decoupled weight decay, not of biases and norms; 0.01 in the paper."
     )
     epsilon: float = option(
-        1e-6, in_file_only=True, help="Added to the root of the second moment; 1e-6 in the released BERT."
+        1e-6, above=0, in_file_only=True, help="Added to the root of the second moment; 1e-6 in the released BERT."
     )
-    clip_norm: float = option(1.0, in_file_only=True, help="Gradients are scaled down to this global norm.")
+    clip_norm: float = option(1.0, above=0, in_file_only=True, help="Gradients are scaled down to this global norm.")
     optimizer: str = option(
         "adamw",
         shown_default="by family",
@@ -67,6 +71,7 @@ class TrainerSettings:
     )
     matrix_rate: float = option(
         0.02,
+        above=0,
         help="Muon: peak rate of the weight matrices whose outputs are hidden states.",
     )
     schedule: Schedule = option("linear", help="Learning rate after the warm-up: linear, cosine or trapezoid.")
@@ -74,22 +79,8 @@ class TrainerSettings:
     skipped_share: float = option(0.05, min=0.0, max=1.0, help="Give up after this share of all steps was skipped.")
     layer_decay: float = 1.0
 
-    def __post_init__(self) -> None:
-        if self.total_steps < 0:
-            raise ConfigError(f"total steps {self.total_steps} must be at least 1")
-        if self.total_steps > MOST_STEPS:
-            raise ConfigError(f"a run of more than {MOST_STEPS:,} steps would not end; ask for a shorter one")
-        if not 0.0 <= self.warmup_share <= 1.0:
-            raise ConfigError(f"warm-up share {self.warmup_share} is outside [0, 1]")
-        for name in ("learning_rate", "matrix_rate", "clip_norm", "epsilon"):
-            # 写成「不在范围内」：nan 和任何数比较都不成立
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name.replace('_', ' ')} {getattr(self, name)} must be a positive number")
+    def _check_together(self) -> None:
         optimizer_named(self.optimizer)
-        if self.schedule not in get_args(Schedule):
-            raise ConfigError(f"schedule {self.schedule!r} is unknown; use {', '.join(get_args(Schedule))}")
-        if self.skips_in_a_row < 1 or not 0.0 <= self.skipped_share <= 1.0:
-            raise ConfigError("skips in a row must be at least 1, and the skipped share in [0, 1]")
 
 
 class BertTrainer(Generic[ModelT]):

@@ -35,12 +35,12 @@ def similarities(models: Sequence[LabModel], text: str) -> tuple[list[str], list
 
 
 def chosen_first(models: LabModels) -> str | None:
-    """Returns what the first model is compared with to begin with: one that fills masks as well, if there is any."""
+    """Returns what the first model is compared with to begin with: one that fills masks as well; None where none is."""
     first, *others = (models.named(name) for name in models.names)
     filling = [model.name for model in others if "fill-mask" in model.served.pipelines]
-    # 没有别的会填空的模型，就拿自带的小村庄模型来比
+    # 没有别的会填空的模型，就拿自带的小村庄模型来比；也不行就空着：一打开就是一对比不成的，不如请人来选
     village = [str(trained_model())] if models.may_open and Path(first.served.folder) != trained_model() else []
-    return next(iter([*filling, *village, *(model.name for model in others)]), None)
+    return next(iter([*filling, *village]), None)
 
 
 def build(state: PageState) -> None:

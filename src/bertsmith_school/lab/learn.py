@@ -241,11 +241,12 @@ def _contents(state: PageState, lesson: Lesson) -> str:
 
 
 def _heading(section: Section, language: Language) -> str:
-    """Returns what a section is about: the title of its computation, or its first sentence."""
+    """Returns what a section is about: the title of its computation, its heading in bold, or its first sentence."""
     if section.computation is not None:
         return COMPUTATIONS[section.computation].title(language)
-    sentence = re.match(r".+?(?=[。：]|[.:](?:\s|$))", section.fill(), re.DOTALL)
-    return sentence[0] if sentence else section.fill()
+    text = section.fill()
+    found = re.match(r"\*\*(.+?)\.?\*\*", text) or re.match(r"(.+?)(?:[。：]|[.:](?:\s|$))", text, re.DOTALL)
+    return found[1] if found else text
 
 
 def starts_of(model: LabModel) -> dict[str, dict[str, str]]:

@@ -81,7 +81,7 @@ class LabModel:
         """Lends one of the server's pipelines."""
         if kind not in self.served.pipelines:
             raise missing_head(self, kind)
-        with as_request(self._settings):
+        with as_request(self._settings.deadline, self._settings.limits):
             yield self.served.pipelines[kind]
 
     def maps(self, text: str, pair: str | None) -> AttentionMaps:
@@ -189,7 +189,7 @@ class LabModels:
             raise LabError("There is no such index.", "没有这个索引。")
         # 索引更新之后，下一个问题就用新的
         self.indexes[name] = self.indexes[name].newest()
-        with as_request(self._settings):
+        with as_request(self._settings.deadline, self._settings.limits):
             yield self.indexes[name]
 
 

@@ -207,9 +207,9 @@ class _Cases:
 
     def answer_span(self) -> Case:
         head, states = QASpanHead(self.config), self.output.hidden_states
-        allowed = torch.arange(self.length) > 0
-        found = best_spans(head(states), allowed, count=1, max_tokens=self.length)
-        return (states, head.linear.state_dict()), torch.tensor([*found.spans[0], found.null_score])
+        scores, allowed = head(states[None]), torch.arange(self.length)[None] > 0
+        best = best_spans(scores, allowed, count=1, max_tokens=self.length)[0, 0]
+        return (states, head.linear.state_dict()), torch.cat([best, scores.start[0, :1] + scores.end[0, :1]])
 
     def choose_ending(self) -> Case:
         head = MultipleChoiceHead(self.config).eval()

@@ -121,7 +121,7 @@ def pretraining_loss(logits: Tensor, labels: Tensor, c: Tensor, w: dict[str, Ten
 
 
 def adam(weights: Tensor, gradients: list[Tensor], rate: float, decay: float) -> Tensor:
-    """The weights after a step of Adam with each gradient, and with decoupled weight decay (appendix A.2)."""
+    """The weights after a step of Adam with each gradient (appendix A.2); decay beside the gradient, as released."""
     mean, square = torch.zeros_like(weights), torch.zeros_like(weights)
     for step, gradient in enumerate(gradients, 1):
         mean = 0.9 * mean + 0.1 * gradient

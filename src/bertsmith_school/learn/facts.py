@@ -72,11 +72,11 @@ def _classifier() -> SimpleNamespace:
 
 def _span() -> SimpleNamespace:
     starts, ends = [2.0, 1.0, 5.0, 0.0], [1.0, 6.0, 2.0, 2.0]
-    scores = SpanScores(torch.tensor([-9.0, *starts]), torch.tensor([-9.0, *ends]))
-    allowed = torch.tensor([False] + [True] * len(starts))
-    first, last, score = best_spans(scores, allowed, count=1).spans[0]
+    scores = SpanScores(torch.tensor([[-9.0, *starts]]), torch.tensor([[-9.0, *ends]]))
+    allowed = torch.arange(1 + len(starts))[None] > 0
+    first, last, score = best_spans(scores, allowed, count=1)[0, 0].tolist()
     shown = {name: ", ".join(f"{one:g}" for one in row) for name, row in (("starts", starts), ("ends", ends))}
-    return SimpleNamespace(**shown, first=first, last=last, answer=score)
+    return SimpleNamespace(**shown, first=int(first), last=int(last), answer=score)
 
 
 def _errors() -> SimpleNamespace:

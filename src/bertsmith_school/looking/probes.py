@@ -146,7 +146,7 @@ def facts_known(pipeline: FillMask, count: int = 200, seed: int = 0) -> FactsKno
         if any(len(ids) != 1 or ids[0] == pipeline.tokenizer.unk_token_id for ids in pieces.values()):
             continue
         words[blank] = pipeline.tokenizer.special_tokens.mask
-        (found,) = pipeline(" ".join(words), top_k=pipeline.tokenizer.vocab_size)
+        ((found,),) = pipeline([" ".join(words)], top_k=pipeline.tokenizer.vocab_size)
         # 词首的空格标记不显示：同一个词可能有两个词片，概率相加
         guessed: defaultdict[str, float] = defaultdict(float)
         for candidate in found:

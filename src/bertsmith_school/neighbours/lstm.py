@@ -19,12 +19,11 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, StreamNeeds, StreamSettings, heldout_batches
-from bertsmith.errors import ConfigError
 from bertsmith.files import claim_folder, locked, make_folder, write_json
 from bertsmith.model.folder import read_modules, write_modules
 from bertsmith.objectives import LossOutput
 from bertsmith.seeding import torch_seed
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 from bertsmith_school.neighbours.runs import cross_entropy, train_to_the_end
@@ -34,7 +33,7 @@ TENSOR_FILE, FIGURES = "lstm.safetensors", "figures.json"
 
 
 @dataclass(frozen=True)
-class LstmOptions:
+class LstmOptions(Checked):
     """The shape, and how it learns."""
 
     panel: ClassVar[str] = "Network and training"
@@ -43,16 +42,9 @@ class LstmOptions:
     size: int = option(128, min=1, help="State size of each direction.")
     epochs: int = option(3, min=1, help="Passes over the text.")
     batch_size: int = option(16, min=1, help="Sequences of 128 pieces in a step.")
-    learning_rate: float = option(5e-3, help="Peak learning rate.")
-    dropout: float = option(0.1, min=0.0, max=1.0, help="Dropout between layers in training.")
+    learning_rate: float = option(5e-3, above=0, help="Peak learning rate.")
+    dropout: float = option(0.1, min=0.0, below=1, help="Dropout between layers in training.")
     seed: int = option(0, help="Random seed.")
-
-    def __post_init__(self) -> None:
-        if min(self.layers, self.size, self.epochs, self.batch_size) < 1:
-            raise ConfigError("layers, size, epochs and batch_size must be at least 1")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
-        TrainerSettings(1, self.learning_rate)
 
 
 class TwoWayLSTM(nn.Module):

@@ -25,7 +25,7 @@ from bertsmith.model import BertConfig
 from bertsmith.model.folder import read_modules, write_modules
 from bertsmith.objectives import LossOutput
 from bertsmith.seeding import generator, torch_seed
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 from bertsmith_school.neighbours.encoder_decoder import EncoderDecoder
@@ -41,7 +41,7 @@ Example = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True)
-class Seq2SeqOptions:
+class Seq2SeqOptions(Checked):
     """The shape, and how it learns."""
 
     panel: ClassVar[str] = "Network and training"
@@ -52,18 +52,13 @@ class Seq2SeqOptions:
     max_length: int = option(64, min=4, help="Maximum pieces of a text.")
     epochs: int = option(5, min=1, help="Passes over the examples.")
     batch_size: int = option(16, min=1, help="Examples in a step.")
-    learning_rate: float = option(1e-3, help="Peak learning rate.")
+    learning_rate: float = option(1e-3, above=0, help="Peak learning rate.")
     dropout: float = option(0.0, min=0.0, max=0.9, help="Dropout in training.")
     seed: int = option(0, help="Random seed.")
 
-    def __post_init__(self) -> None:
-        if min(self.layers, self.vocab_size, self.epochs, self.batch_size) < 1 or self.max_length < 4:
-            raise ConfigError("layers, vocab_size, epochs and batch_size must be at least 1, max_length at least 4")
-        if self.size < 32 or self.size % 32:
+    def _check_together(self) -> None:
+        if self.size % 32:
             raise ConfigError(f"size {self.size} must be a multiple of 32, the width of a head")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
-        TrainerSettings(1, self.learning_rate)
 
 
 @dataclass(frozen=True)

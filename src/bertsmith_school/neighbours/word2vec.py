@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.stream.stream import EpochPermutation, StreamPosition
-from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.errors import CheckpointError, InputError
 from bertsmith.files import atomic_path, claim_folder, locked, make_folder
 from bertsmith.objectives import LossOutput
 from bertsmith.seeding import torch_seed
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 from bertsmith_school.neighbours.runs import train_to_the_end
@@ -175,7 +175,7 @@ STEP_PIECES = 512
 
 
 @dataclass(frozen=True)
-class WordVectorOptions:
+class WordVectorOptions(Checked):
     """How vectors are learned; the usual settings of the field."""
 
     panel: ClassVar[str] = "Word vectors"
@@ -187,18 +187,9 @@ class WordVectorOptions:
     sample: float = option(1e-3, min=0.0, help="Subsample words more frequent than this; 0 keeps all.")
     epochs: int = option(5, min=1, help="Passes over the text.")
     learning_rate: float | None = option(
-        None, shown_default="0.025; cbow 0.05", help="Initial learning rate; it falls to 0."
+        None, above=0, shown_default="0.025; cbow 0.05", help="Initial learning rate; it falls to 0."
     )
     seed: int = option(0, help="Random seed.")
-
-    def __post_init__(self) -> None:
-        if self.method not in ("skip-gram", "cbow"):
-            raise ConfigError(f"method {self.method!r} is unknown; use skip-gram or cbow")
-        if min(self.size, self.window, self.negatives, self.epochs) < 1:
-            raise ConfigError("size, window, negatives and epochs must be at least 1")
-        if not 0.0 <= self.sample < float("inf"):
-            raise ConfigError(f"sample {self.sample} must be 0 or more")
-        TrainerSettings(1, self.rate)
 
     @property
     def rate(self) -> float:

@@ -26,7 +26,7 @@ from bertsmith.model import ModelConfig, family_named
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.parallel import Engine, parallel_map
 from bertsmith.reporting.page import FigureRow, Table
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith_school.looking.pairs import load_judge, read_blimp
 from bertsmith_school.study.report import columns_of, settled, write_report
@@ -41,7 +41,7 @@ VILLAGE_SEQUENCE, SEQUENCE = 64, 128
 
 
 @dataclass(frozen=True)
-class StudyOptions:
+class StudyOptions(Checked):
     """What the command line was asked for."""
 
     minutes: float = option(10.0, min=0.05, help="Minutes of pre-training for each seed, over all arms.")
@@ -57,7 +57,7 @@ class StudyOptions:
     )
     encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         family_named(self.family)
 
 
@@ -81,6 +81,7 @@ def run_study(
     shared = {key: getattr(options, key) for key in ("minutes", "size", "family", "vocab_size")}
     claim = {"study": name, **source.settings, **shared, "tasks": [task.describe() for task in found]}
     claim_folder(out, "study.json", claim, beside="text")
+    source.tell(console)
     cut = StudyText(source, out / "text", options.vocab_size)
     length, has_tags = SEQUENCE if text else VILLAGE_SEQUENCE, any(task.kind == "tag" for task in found)
     base = Base(options.family, options.size, length, len(cut.tokenizer()), has_tags)

@@ -78,7 +78,7 @@ def test_the_split_does_not_depend_on_the_order_of_files(tokenizer, tmp_path):
 
 @pytest.mark.parametrize(("count", "size"), [(3, {"shard_tokens": 1}), (9, {"shard_tokens": 1}), (3, {})])
 def test_few_documents_still_leave_one_to_hold_out(tokenizer, tmp_path, count, size):
-    corpus = build_from_documents(make_documents(count), tokenizer, tmp_path, heldout_share=1e-9, **size)
+    corpus = build_from_documents(make_documents(count), tokenizer, tmp_path, heldout_share=0.0001, **size)
     assert (corpus.counts[TRAIN].documents, corpus.counts[HELDOUT].documents) == (count - 1, 1)
 
 

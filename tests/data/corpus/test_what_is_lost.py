@@ -201,7 +201,7 @@ def test_lines_that_are_all_repeated_are_refused_not_emptied(english, tmp_path):
     texts = write(tmp_path / "t", pairs)
     with pytest.raises(InputError, match="fewer than two texts to train on, or none to validate on; give a larger"):
         build_shards([texts], english, tmp_path / "c", CorpusOptions(drop_repeated_lines=2))
-    with pytest.raises(ConfigError, match="must be at least 2"):
+    with pytest.raises(ConfigError, match="drop_repeated_lines is 1; give at least 2"):
         CorpusOptions(drop_repeated_lines=1)
 
 

@@ -1,6 +1,7 @@
 """Documents of every kind: what is read of each, and that no bad one is more than a line."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -471,7 +472,11 @@ def test_a_folder_of_everything_becomes_a_vocabulary_and_a_corpus(write, tmp_pat
         found = bertsmith.build_corpus(tmp_path / "t", tmp_path / "v", tmp_path / "c", **options)
         assert found.metrics["documents"] + found.metrics["heldout_documents"] == 7
         assert found.metrics["unknown_rate"] == 0
-    assert notes[0] == notes[1] == NOTE
+    assert notes[1::2] == [NOTE] * 3
+    kinds = ", ".join(f"1 .{ending}" for ending in ("txt", "md", "html", "pdf", "docx", "epub", "eml"))
+    opening = rf"{re.escape(str(tmp_path / 't'))}: {re.escape(kinds)}; 0\.\d MB; utf-8"
+    documents = "; documents: a file is one"
+    assert all(map(re.fullmatch, [opening, opening + documents, opening + documents], notes[::2])), notes
 
 
 def test_the_text_of_a_journey_is_the_same_and_its_size_that_of_the_text(write, tmp_path):

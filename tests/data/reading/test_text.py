@@ -16,7 +16,6 @@ from bertsmith.data.reading.text import (
     join_lines,
     read_documents,
     read_text,
-    resolve_documents,
 )
 from bertsmith.errors import ConfigError, InputError
 
@@ -129,12 +128,12 @@ def test_several_files_are_a_document_each(write: Write) -> None:
 
 
 def test_rule_for_documents_is_told() -> None:
-    one, two = [Path("a")], [Path("a"), Path("b")]
-    assert [resolve_documents(one), resolve_documents(two)] == ["blank-line", "file"]
-    assert [resolve_documents(one, "file"), resolve_documents(two, "blank-line")] == ["file", "blank-line"]
-    assert resolve_documents(two, "line") == "line"
+    one, two = ["a.md"], ["a.md", "b.txt"]
+    assert [corpus_documents(files)[0] for files in (one, two)] == ["blank-line", "file"]
+    assert [corpus_documents(one, "file")[0], corpus_documents(two, "blank-line")[0]] == ["file", "blank-line"]
+    assert corpus_documents(two, "line")[0] == "line"
     with pytest.raises(ConfigError, match="--documents 'page': unknown rule; use auto, blank-line, file or line"):
-        resolve_documents(one, "page")  # type: ignore[arg-type]
+        corpus_documents(one, "page")  # type: ignore[arg-type]
 
 
 WORDS = re.findall(r"\w+", "the man eats bread and reads a book while old women sleep under green trees near a house")
@@ -175,7 +174,9 @@ def test_a_list_of_lines_is_a_document_a_line(write: Write, content: str) -> Non
     lines = [line for line in written if line.strip()]
     said = f"a.txt: a line is a document, as none of its {len(lines)} lines is blank"
     assert corpus_documents([path]) == ("line", said)
-    found = list(read_documents([path], documents="line"))
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        found = list(read_documents([path]))
+    assert found == list(read_documents([path], documents="line"))
     assert ["".join(one.sentences).replace(" ", "") for one in found] == [line.replace(" ", "") for line in lines]
     # what was a corpus before is the same corpus still
     assert len({one.text for one in read_documents([path], documents="blank-line")}) == 1

@@ -244,5 +244,5 @@ def test_a_spread_hides_no_more_than_all():
 
 @pytest.mark.parametrize("spread", [-0.1, 1.1, float("nan")])
 def test_a_spread_that_cannot_be(spread):
-    with pytest.raises(ConfigError, match=r"mask spread .* is outside \[0, 1\]"):
+    with pytest.raises(ConfigError, match="mask_spread is "):
         MaskingSettings(spread=spread)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bertsmith.data.reading import lines, sources
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.questions import QUESTIONS
@@ -61,6 +62,45 @@ def test_lists_of_objects_are_read(tmp_path):
             LABELLED.read(write(tmp_path / "b.json", content))
 
 
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "paragraphs": [
+                {
+                    "context": "a b ☹",
+                    "qas": [
+                        {"id": str(n), "question": "what ?", "answers": [{"text": "b", "answer_start": 2}]}
+                        for n in range(20)
+                    ],
+                }
+            ]
+        }
+    ],
+}
+LISTS = [
+    (LABELLED, [{"text": text, "label": label} for text, label in PAIRS], {}),
+    (RELATED, [{"query": f"what {n} ?", "positive": f"that {n} ☹"} for n in range(20)], {}),
+    (RELATED, [{"query": f"what {n} ?", "positive": f"that {n} ☹"} for n in range(20)], {"indent": 1}),
+    (QUESTIONS, SQUAD, {}),
+    (RELATED, SQUAD, {}),
+]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize(("reader", "document", "how"), LISTS)
+def test_a_whole_document_may_be_one_line_longer_than_a_row(tmp_path, monkeypatch, reader, document, how, encoding):
+    monkeypatch.setattr(lines, "MAX_LINE_LENGTH", 200)
+    monkeypatch.setattr(sources, "CHUNK_SIZE", 128)
+    text = json.dumps(document, ensure_ascii=False, **how)
+    assert len(text) > 5 * 200
+    found = reader.read(write(tmp_path / "a.json", text, encoding))
+    assert len(found) == (20 if document is SQUAD else len(document))
+    rows = "".join(json.dumps({"text": "a" * (300 if n == 3 else 3), "label": "x"}) + "\n" for n in range(4))
+    with pytest.raises(InputError, match=r"b\.json: line 4 is longer than 200 characters"):
+        LABELLED.read(write(tmp_path / "b.json", rows))
+
+
 def test_a_folder_for_each_class_is_read(tmp_path):
     for name, text in (("pos/1.txt", "lovely\n"), ("pos/2.txt", "warm"), ("neg/1.txt", "dull"), ("unsup/1.txt", "?")):
         (tmp_path / "train" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +145,7 @@ def test_rows_with_faults_are_refused_or_left_out_counted_and_listed(tmp_path, r
         assert len(reader.read(path, ReadingOptions(faults="skip"))) == 2
     with pytest.raises(InputError, match="; or leave such rows out with --faults skip"):
         reader.read(path)
-    with pytest.raises(ConfigError, match="--faults 'drop' is unknown"):
+    with pytest.raises(ConfigError, match="faults 'drop' is unknown; use refuse, skip"):
         ReadingOptions(faults="drop")
 
 

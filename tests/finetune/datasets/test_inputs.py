@@ -131,3 +131,29 @@ def test_a_header_of_unknown_names_is_asked_for(tmp_path):
     with pytest.warns(UserWarning, match="text from words"):
         assert [one.texts for one in read("classify", path, header=True)] == [("a b c d",), ("d e f g",)]
     assert [one.texts for one in read("classify", path, text_column="words")] == [("a b c d",), ("d e f g",)]
+
+
+TOLD = {
+    "a.csv": ("id;text\n1;a b\n", ["CSV with ';' between its columns, utf-8, with a header"]),
+    "a.tsv": ("a b\tgood\n", ["TSV with tabs between its columns, utf-8, without a header"]),
+    "a.jsonl": (lines({"id": 1, "text": "a b"}), ["JSON, utf-8"]),
+    "a.txt": ("café\n".encode("latin-1"), ["an input a line, iso-8859-1"]),
+    "tag a.conll": ("a\nb\n", ["a word a line, utf-8"]),
+    "answer a.json": (json.dumps(SQUAD, indent=1), ["one JSON document, utf-8"]),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_it_is_told_how_a_file_was_understood_before_a_row_is_read(name, tmp_path):
+    (content, (form,)), (*task, file) = TOLD[name], name.split()
+    path = tmp_path / file
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    task, notes = (*task, "classify")[0], []
+    how = {"task": task, "counts": range(1, 2), "on_note": notes.append}
+    read_inputs(task_named(task).spec.reader.inputs, path, ReadingOptions(), **how)
+    columns = {
+        "a.csv": ["columns: text from text; not read: id"],
+        "a.tsv": ["columns: text from column 0; not read: column 1"],
+        "a.jsonl": ["columns: text from text; not read: id"],
+    }
+    assert notes == [f"{file}: {form}", *columns.get(file, [])]

@@ -79,6 +79,8 @@ def test_probabilities_of_nothing_and_of_certainty_are_finite():
     judged = calibration(rows, np.array([0, 1, 1]), fit_temperature(rows, np.array([0, 1, 1])))
     assert np.isfinite([judged.before.log_loss, judged.after.log_loss, judged.temperature]).all()
     assert judged.before.bins[-1].count == 3
+    # 全对时写 0.0000，不写 -0.0000
+    assert f"{reliability(rows[:2], np.array([0, 1])).log_loss:.4f}" == "0.0000"
 
 
 def test_a_threshold_is_the_best_of_all_cuts():

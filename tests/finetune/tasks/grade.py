@@ -21,7 +21,7 @@ from bertsmith.finetune.tasks.task import Evaluation, Mistake, Record, TaskSpec,
 from bertsmith.inference.classify import MULTI, TextPipeline
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.objectives import MultiLabelObjective
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 
 
 class Grade(TextPipeline, name="grade"):
@@ -41,7 +41,7 @@ class Grade(TextPipeline, name="grade"):
 
 
 @dataclass(frozen=True)
-class GradeOptions:
+class GradeOptions(Checked):
     """What can be chosen."""
 
     panel: ClassVar[str] = "Options of the task"

@@ -417,6 +417,7 @@ def test_text_without_labels_is_learned_from(tiny_model, tmp_path, capsys):
     said = typed(capsys, *command, "--unlabelled", texts)
     assert "dev: ndcg_at_10" in said
     assert "texts" in (out / "model" / "README.md").read_text(encoding="utf-8")
+    assert "What was read" not in (out / "report.html").read_text(encoding="utf-8")
     for more, message in (
         ([], "give --train, with --dev where you have it, or --unlabelled"),
         (["--train", "a.tsv", "--unlabelled", texts], "give --train, with --dev where you have it, or --unlabelled"),

@@ -198,11 +198,11 @@ def test_what_is_remembered_is_what_would_be_computed(backbone):
 
 
 def test_what_cannot_be_done_is_said(backbone, tiny_model, tmp_path):
-    with pytest.raises(ConfigError, match="tagger head 'gru' is unknown; use bilstm or linear"):
+    with pytest.raises(ConfigError, match="tagger_head 'gru' is unknown; use bilstm, linear"):
         FeatureTaggingTask(("A", "B"), "last", "gru")
     with pytest.raises(ConfigError, match="linear tagger head has no size"):
         FeatureTaggingTask(("A", "B"), "last", "linear", 5)
-    with pytest.raises(ConfigError, match="tagger head size -1 must be positive"):
+    with pytest.raises(ConfigError, match="tagger_head_size is -1; give at least 0"):
         FeatureTaggingTask(("A", "B"), "last", "bilstm", -1)
     with pytest.raises(ConfigError, match="layers 'top' unknown"):
         FeatureTaggingTask(("A", "B"), "top").build(backbone, SETTINGS)

@@ -13,9 +13,9 @@ from bertsmith.cli import app
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.finetune import tasks as registry
 from bertsmith.finetune.job import finetune
-from bertsmith.finetune.tasks import all_tasks, load_task, make_task, options_of_all_tasks, register
+from bertsmith.finetune.tasks import all_tasks, load_task, options_of_all_tasks, register, task_named
 from bertsmith.inference import load_pipeline
-from bertsmith.settings import settings_of
+from bertsmith.settings import installed, settings_of
 from typed_command import typed
 
 
@@ -83,9 +83,16 @@ def test_a_package_names_its_tasks_as_entry_points(monkeypatch, tmp_path, text):
     del sys.modules["sarcasm"]
 
 
+def test_of_two_packages_with_one_name_the_second_is_named(monkeypatch):
+    entries = [metadata.EntryPoint("same", f"json:{name}", "bertsmith.tasks") for name in ("loads", "dumps")]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: entries)
+    with pytest.warns(UserWarning, match="json:dumps, an entry point bertsmith.tasks, is not used: another .* 'same'"):
+        assert installed("bertsmith.tasks") == {"same": json.loads}
+
+
 def test_what_is_no_task_is_said(tmp_path):
     with pytest.raises(ConfigError, match="task 'sing' is unknown; use one of answer, choose, classify"):
-        make_task("sing", [])
+        task_named("sing")
     with pytest.raises(ConfigError, match="task 'sing' is unknown"):
         finetune("sing", tmp_path, tmp_path / "run", train="a.tsv", dev="b.tsv", learning_rate=1e-3)
     assert not list(tmp_path.iterdir())
@@ -98,7 +105,8 @@ def test_what_is_no_task_is_said(tmp_path):
         ({"task": "sing", "max_length": 9}, "task 'sing' is unknown"),
         ({"task": "grade", "max_length": 9}, "best_grade is missing"),
         ({"task": "tag", "max_length": 9, "labels": ["A", 3]}, r"labels\[1\] is 3, not text"),
-        ({"task": "answer", "max_length": 9, "stride": -1}, "stride -1 .* cannot be negative"),
+        ({"task": "answer", "max_length": 9, "stride": -1}, "stride is -1; give at least 0"),
+        ({"task": "answer", "max_length": -9}, "max_length is -9; give at least 0"),
     ):
         path.write_text(json.dumps(values))
         with pytest.raises(CheckpointError, match=rf"task.json: damaged \(.*{message}"):

@@ -106,7 +106,7 @@ def test_another_network_is_refused(values, message, tmp_path):
         ({"classifier_pooling": "max"}, "classifier_pooling 'max' is unknown"),
         ({"classifier_activation": "swish"}, "classifier_activation 'swish' is unknown"),
         ({"local_attention": 0}, "local_attention is 0"),
-        ({"local_attention": 1}, "local_attention is 1; it must be a whole number of at least 2"),
+        ({"local_attention": 1}, "local_attention is 1; give at least 2"),
         ({"local_attention": 64.5}, "local_attention is 64.5"),
         ({"global_attn_every_n_layers": 1.5}, "global_attn_every_n_layers is 1.5"),
         ({"global_rope_theta": float("inf")}, "global_rope_theta is inf"),

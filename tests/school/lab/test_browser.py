@@ -123,7 +123,7 @@ def test_the_tabs_show_what_the_pipelines_say(open_page, folders, notes):
     lines = ["the man eats bread .", "the woman reads a book !", "where is the market ?"]
     typed(page, "#similarity-text", "\n".join(lines))
     page.click("#similarity-button")
-    expected = load_pipeline("similarity", base)(lines)
+    expected = load_pipeline("embed", base).compare(lines)
     np.testing.assert_allclose(plotted(page, "#similarity-matrix", "_fullData[0].z"), expected, atol=1e-5)
 
     open_tab(page, "Search")
@@ -287,7 +287,7 @@ def test_a_folder_is_compared_with_the_chosen_model(open_page, folders, tmp_path
     typed(page, "#compare-lines", "\n".join(lines))
     page.click("#compare-button")
     page.wait_for_selector("#compare-alike table")
-    cosines = load_pipeline("similarity", folders["base"])(lines)[0, 1:]
+    cosines = load_pipeline("embed", folders["base"]).compare(lines)[0, 1:]
     assert page.locator("#compare-alike td:nth-child(3)").all_inner_texts() == [f"{one:.3f}" for one in cosines]
 
 

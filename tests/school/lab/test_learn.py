@@ -177,7 +177,7 @@ def test_a_part_opens_although_one_of_its_computations_fails(laid_out):
     assert len(texts) == len(find_lesson("architecture").sections)
 
 
-@pytest.mark.parametrize("part", ["why", "families"])
+@pytest.mark.parametrize("part", ["why", "fine-tuning", "families"])
 def test_the_contents_lead_to_every_section_of_a_part(laid_out, part):
     page = laid_out(part, "chinese")
     html = [str(one.value) for one in page.blocks.values() if isinstance(one, gr.HTML)]
@@ -190,6 +190,8 @@ def test_the_contents_lead_to_every_section_of_a_part(laid_out, part):
     for (_, title), section in zip(links, find_lesson(part).sections, strict=False):
         if section.computation:
             assert title in COMPUTATIONS[section.computation].title
+    if part == "fine-tuning":
+        assert links[1][1] in ("Classes", "分类")
 
 
 def test_a_part_is_computed_with_words_of_the_model_and_again_with_those_of_another(laid_out):

@@ -155,7 +155,7 @@ def test_similarity_is_the_pipelines_and_the_map_is_a_principal_component_analys
     lines = ["the man eats bread .", "the woman reads a book !", "where is the market ?", "bread", "a book"]
     found = similarity.similarity_map(lab["base"], "\n\n".join(f"  {line} " for line in lines))
     assert (found.lines, found.untrained) == (lines, True)
-    np.testing.assert_allclose(found.matrix, load_pipeline("similarity", folders["base"])(lines), atol=1e-5)
+    np.testing.assert_allclose(found.matrix, load_pipeline("embed", folders["base"]).compare(lines), atol=1e-5)
     theirs = decomposition.PCA(2).fit(load_pipeline("embed", folders["base"])(lines))
     points = theirs.transform(load_pipeline("embed", folders["base"])(lines))
     np.testing.assert_allclose(np.abs(found.points), np.abs(points), atol=1e-4)
@@ -179,7 +179,7 @@ def test_a_fine_tuned_model_has_a_similarity_map_too(lab, folders):
     found = similarity.similarity_map(lab["tag"], "bread\na book")
     assert not found.untrained
     np.testing.assert_allclose(
-        found.matrix, load_pipeline("similarity", folders["tag"])(["bread", "a book"]), atol=1e-5
+        found.matrix, load_pipeline("embed", folders["tag"]).compare(["bread", "a book"]), atol=1e-5
     )
 
 

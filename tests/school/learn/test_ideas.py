@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith_school.learn import compute
+from bertsmith_school.learn import COMPUTATIONS, compute
+from bertsmith_school.learn.computations.experiments import MODELS, trained_minibert
 from bertsmith_school.learn.minibert import simple_sentences
 
 
@@ -94,6 +95,11 @@ def test_the_ablation_holds_with_other_seeds():
     assert values["shares"]["bag"][2] == pytest.approx((one["bag_verbs"], one["bag_reads"]))
 
 
+def test_networks_of_the_most_seeds_are_kept_for_the_next_reading():
+    (seeds,) = COMPUTATIONS["several_seeds"].inputs
+    assert trained_minibert.cache_parameters()["maxsize"] >= seeds.largest * len(MODELS)
+
+
 def test_the_derived_gradient_is_the_slope_of_the_curve_that_is_drawn():
     values = compute("gradient_check").values
     moves, losses = np.array(values["curve"]).T
@@ -104,7 +110,8 @@ def test_the_derived_gradient_is_the_slope_of_the_curve_that_is_drawn():
 
 
 def test_what_the_families_swap():
-    values = compute("swapped_modules").values
+    found = compute("swapped_modules")
+    values = found.values
     swapped = {
         family: {name for name, row in zip(values["modules"], values["kinds"], strict=True) if row[place] != "bert"}
         for place, family in enumerate(values["families"])
@@ -114,4 +121,8 @@ def test_what_the_families_swap():
     assert "pooler" in swapped["DistilBERT"] & swapped["ELECTRA"] & swapped["ModernBERT"]
     assert {"block", "embedding"} <= swapped["ModernBERT"]
     assert "block" not in swapped["RoBERTa"]
+    # ELECTRA small 的嵌入比隐藏宽度窄；RoBERTa 的分类器不读 pooler
+    assert "embedding" in swapped["ELECTRA"]
+    left_out = {row[0] for row in found.steps[0].value if row[1 + 1 + values["families"].index("RoBERTa")] == "–"}
+    assert left_out == {"pooler"}
     assert values["swapped"] == [len(swapped[family]) for family in values["families"]]

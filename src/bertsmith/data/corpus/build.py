@@ -36,11 +36,12 @@ from bertsmith.data.corpus.plan import SHARD_TOKENS, CorpusOptions, InputChunk, 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.corpus.statistics import draw_statistics
 from bertsmith.data.reading.documents import readable_sources
+from bertsmith.data.reading.opening import opening_lines
 from bertsmith.data.reading.records import FileNames, Rows, files_of
-from bertsmith.data.reading.sources import Source, is_url
+from bertsmith.data.reading.sources import Source, few_names, is_url
 from bertsmith.data.reading.text import LEAST_TEXTS, Document, corpus_documents, few_texts_error, no_text_error
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import atomic_path, leaving_no_trace, locked, make_folder, read_json, write_json
+from bertsmith.files import atomic_path, locked, make_folder, read_json, working_in, write_json
 from bertsmith.parallel import Engine, available_cores, parallel_map
 from bertsmith.settings import Result, built, divided
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
@@ -76,7 +77,8 @@ def build_corpus(
         tokenizer: its folder, `vocab.txt`, or itself.
         workers: processes; None for all cores.
         on_progress: told how many bytes are done, how many there are, and how many ids were made.
-        on_note: told which files of a folder are left out, and why, and whether a line is taken for a document.
+        on_note: told what was understood of the text, a sentence each: kinds of files, encodings, what is taken for a
+            document, the column of a table, and what is left out and why.
         **settings: the options of `bertsmith corpus`, with underscores, such as `heldout` and `near_duplicates`.
 
     Returns:
@@ -133,16 +135,18 @@ def build_shards(
     sources = _without_own_files(found, paths, Path(folder))
     rule, why = corpus_documents([source.name for source in sources], options.documents, options.encoding)
     options = replace(options, documents=rule)
-    for note in filter(None, (left_out, why)):
-        if on_note is not None:
-            on_note(note)
     settings = {"sources": [[_absolute(source), source.size] for source in sources], **asdict(options)}
     if options.sheet is None:
         # 早先的语料没有这一项：同一条命令照样能在那里重跑
         del settings["sheet"]
     folder = Path(folder)
     # 工作进程继承了锁：拿到锁就说明上一次的进程都已退出，不会有两个写者
-    with leaving_no_trace(folder, CHUNKS_MADE), locked(make_folder(folder), patience=_LOCK_PATIENCE):
+    with working_in(folder, CHUNKS_MADE, patience=_LOCK_PATIENCE):
+        if on_note is not None:
+            read = few_names(paths, 3), sources, options.encoding, rule
+            opening = opening_lines(*read, field=options.text_field, sheet=options.sheet)
+            for note in filter(None, (*opening, left_out, why)):
+                on_note(note)
         apply_commit(folder)
         if (folder / MANIFEST).is_file():
             require_same_settings(folder, tokenizer, settings)

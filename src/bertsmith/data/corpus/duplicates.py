@@ -42,8 +42,6 @@ class NearDuplicates:
     """
 
     def __init__(self, threshold: float) -> None:
-        if not 0 < threshold <= 1:
-            raise ConfigError(f"--near-duplicates {threshold} must be above 0 and at most 1; 0.8 is usual")
         self._threshold = threshold
         self._library = _library()
         self._index = self._library.MinHashLSH(threshold=threshold, num_perm=_PERMUTATIONS)

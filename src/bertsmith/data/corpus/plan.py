@@ -23,8 +23,7 @@ from bertsmith.data.corpus.words import word_cutter
 from bertsmith.data.reading.records import row_group_sizes, texts_in
 from bertsmith.data.reading.sources import Source, Span, check_encoding, detect_encoding, is_packed, open_source
 from bertsmith.data.reading.text import Document, DocumentRule, documents_of, is_heading, text_number
-from bertsmith.errors import ConfigError
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 
 SHARD_TOKENS = 16_000_000
 """Ids per shard: 64 MB, small enough to make and check quickly, large enough that their number stays small."""
@@ -40,7 +39,7 @@ _CUTTABLE = ("ascii", "utf-8", "utf-8-sig", "iso8859", "cp125", "koi8", "gb18030
 
 
 @dataclass(frozen=True)
-class CorpusOptions:
+class CorpusOptions(Checked):
     """What decides the content of the shards, besides the text and the tokenizer."""
 
     documents: DocumentRule = option(
@@ -52,25 +51,19 @@ class CorpusOptions:
     heldout_share: float = option(0.02, name="heldout", min=0.0001, max=0.5, help="Share of documents held out.")
     shard_tokens: int = option(SHARD_TOKENS, min=1, max=MOST_SHARD_TOKENS, help="Token ids per shard.")
     keep_duplicates: bool = option(False, help="Keep duplicate documents.")
-    near_duplicates: float | None = option(None, help="Drop documents this similar to an earlier one, such as 0.8.")
+    near_duplicates: float | None = option(
+        None, above=0, max=1, help="Drop documents this similar to an earlier one, such as 0.8."
+    )
     drop_repeated_lines: int | None = option(
         None, min=2, help="Drop lines that stand in at least this many documents, such as 10; the first copy stays."
     )
     words: Literal["jieba"] | None = option(None, help="Segment Chinese text into words, for whole-word masking.")
 
-    def __post_init__(self) -> None:
-        if not 0 < self.heldout_share < 1:
-            raise ConfigError(f"--heldout {self.heldout_share} must be between 0 and 1")
-        if not 1 <= self.shard_tokens <= MOST_SHARD_TOKENS:
-            raise ConfigError(f"--shard-tokens {self.shard_tokens} must be from 1 to {MOST_SHARD_TOKENS}")
+    def _check_together(self) -> None:
+        # 缺的库开工之前就说；词典在派生进程之前载入一次，各进程共用
         if self.near_duplicates is not None:
             NearDuplicates(self.near_duplicates)
-        if self.drop_repeated_lines is not None and self.drop_repeated_lines < 2:
-            raise ConfigError(f"--drop-repeated-lines {self.drop_repeated_lines} must be at least 2; 10 is usual")
-        if self.words not in (None, "jieba"):
-            raise ConfigError(f"--words {self.words!r} is unknown; use jieba")
         if self.words:
-            # 词典在派生进程之前载入一次，各进程共用
             word_cutter()
 
 

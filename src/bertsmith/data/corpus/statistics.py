@@ -62,8 +62,8 @@ def remarks_on(statistics: Mapping[str, Any]) -> list[str]:
         remarks.append(f"dropped {dropped['exact']:,} duplicates{near}")
     if lost > LEAST_LOST:
         remarks.append(
-            f"{lost:.1%} of the characters are in words that the vocabulary cannot spell; learn one from this text, or"
-            " with --kind bpe or unigram"
+            f"{lost:.1%} of the characters are in words that the vocabulary cannot spell; bertsmith vocab learns one"
+            " from this text, with --kind bpe or unigram also where words have no spaces between them"
         )
     if special := statistics.get("special_tokens_as_text"):
         remarks.append(f"{special:,} special tokens stand in the text as words: plain characters")

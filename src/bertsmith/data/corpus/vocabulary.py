@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.data.reading.documents import readable_sources
+from bertsmith.data.reading.opening import opening_lines
 from bertsmith.data.reading.records import FileNames, Rows, files_of, read_all_lines
+from bertsmith.data.reading.sources import few_names
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import json_text, parse_json, require_utf8_names, write_text
 from bertsmith.parallel import available_cores
-from bertsmith.settings import Result, built, divided, option, to_table
+from bertsmith.settings import Checked, Result, built, divided, option, to_table
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
 from bertsmith.tokenizer.kinds import SpecialLayout
 from bertsmith.tokenizer.learn import Note, Progress, VocabularySettings
@@ -25,7 +27,7 @@ _REQUEST = "vocabulary.json"
 
 
 @dataclass(frozen=True)
-class VocabularyOptions:
+class VocabularyOptions(Checked):
     """How a vocabulary is learned from files."""
 
     vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
@@ -64,7 +66,7 @@ def learn_vocabulary(
         out: the folder for the tokenizer; the same call may run again there, another may not.
         workers: processes that count; None for all cores.
         on_progress: told the stage, what is done, and about how much there is.
-        on_note: told what was left out or may not be expected, a sentence each.
+        on_note: told what was understood of the text, as by `build_corpus`, and what may not be expected.
         **settings: the options of `bertsmith vocab`, with underscores, such as `vocab_size` and `kind`.
 
     Returns:
@@ -79,8 +81,6 @@ def learn_vocabulary(
     options, folder = built(VocabularyOptions, chosen), Path(out)
     with files_of(text, folder, options.text_field) as files:
         sources, note = readable_sources(files, options.encoding)
-        if on_note is not None and note:
-            on_note(note)
         # 要读的文本正好在词表的位置上：学完就会盖掉它
         place = folder / "vocab.txt"
         if any(Path(source.name).resolve() == place.resolve() for source in sources):
@@ -90,6 +90,11 @@ def learn_vocabulary(
             # 早先的文件夹没有记这两项：同一条命令照样能在那里重跑
             request = {name: value for name, value in request.items() if name not in ("kind", "special_layout")}
         _require_free(folder, request)
+        if on_note is not None:
+            read = few_names(files, 3), sources, options.encoding
+            opening = opening_lines(*read, field=options.text_field, sheet=options.sheet)
+            for line in filter(None, (*opening, note)):
+                on_note(line)
         # 字节数与字符数只在 ASCII 文本里相等，压缩文件的倍数也只是估计；用来显示进度已经够了
         expected = int(sum(source.text_size for source in sources))
 

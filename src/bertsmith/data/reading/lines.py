@@ -15,7 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding, lines_before, nul_error, read_chunks
+from bertsmith.data.reading.sources import (
+    Span,
+    check_encoding,
+    detect_encoding,
+    document_ending,
+    lines_before,
+    nul_error,
+    read_chunks,
+)
 from bertsmith.errors import InputError
 
 MAX_LINE_LENGTH = 10_000_000
@@ -69,6 +77,11 @@ def read_lines(place: Path | Span, encoding: str = "auto") -> Iterator[str]:
 def numbered_lines(path: Path, encoding: str = "auto") -> Iterator[tuple[int, str]]:
     """Reads the lines of a file of rows with their numbers, from 1; only LF and CR LF end a line."""
     require_file(path)
+    # 网页、邮件的一行是标签和头部，不是一条文本：按行读会悄悄得出一堆没有意义的结果
+    if document_ending(path.name) not in ("", ".md", ".markdown"):
+        raise InputError(
+            f"{path}: is a document, whose lines are no texts; write its texts to a .txt file, a line each"
+        )
     return enumerate(_read_lines(path, encoding, is_prose=False), 1)
 
 

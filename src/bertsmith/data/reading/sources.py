@@ -149,12 +149,13 @@ def find_sources(paths: Sequence[str | Path]) -> list[Source]:
     """Finds the files of a corpus: as `find_text_files`, and by URLs of any protocol `fsspec` knows."""
     local = [path for path in paths if not is_url(str(path))]
     found = find_text_files(local, corpus_endings()) if local or not paths else []
-    sources = [_source(file) for file in found]
+    sources = [source_of(file) for file in found]
     remote = {source.name: source for path in paths if is_url(str(path)) for source in _find_remote(str(path))}
     return sources + [remote[name] for name in sorted(remote)]
 
 
-def _source(file: Path) -> Source:
+def source_of(file: Path) -> Source:
+    """Returns a file as a source."""
     try:
         state = file.stat()
     except OSError:
@@ -274,6 +275,11 @@ _KINDS_NAMED = 6
 def _counted(kinds: Mapping[str, int]) -> str:
     more = f" and {len(kinds) - _KINDS_NAMED} more kind(s)" if len(kinds) > _KINDS_NAMED else ""
     return ", ".join(f"{kinds[kind]:,} {kind}" for kind in sorted(kinds)[:_KINDS_NAMED]) + more
+
+
+def few_names(names: Sequence[object], most: int = 12) -> str:
+    """Returns names for a line: the first of them, and how many more there are."""
+    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 _REASONS = (

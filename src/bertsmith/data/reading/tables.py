@@ -17,6 +17,7 @@ import json
 import re
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -29,7 +30,7 @@ import pyarrow.parquet as pq
 from python_calamine import CalamineError, CalamineWorkbook, PasswordError, SheetVisibleEnum
 
 from bertsmith.data.reading.lines import MAX_LINE_LENGTH, numbered_lines, read_text, require_file
-from bertsmith.data.reading.sources import detect_encoding
+from bertsmith.data.reading.sources import detect_encoding, few_names, read_chunks
 from bertsmith.errors import InputError
 from bertsmith.files import HALF_CHARACTER
 
@@ -161,6 +162,33 @@ def inner_value(value: object, path: Sequence[str]) -> object:
     return value
 
 
+def described(table: Table, parts: Mapping[int, str], *, has_header: bool) -> tuple[str, dict[str, str]]:
+    """Returns what a table is, for people, and name of a column → the part that it is read as; empty where not read.
+
+    `parts` are by the number of the column; `has_header` says whether the first row is names.
+    """
+    header = "" if table.has_names else ", with a header" if has_header else ", without a header"
+    counts = Counter(table.first)
+    # 同名的两列要分得开：读了的那一列不能说成没有读
+    names = [
+        f"column {n}" if not has_header else f"{name} (column {n})" if counts[name] > 1 else name
+        for n, name in enumerate(table.first)
+    ]
+    # 读了其中一个字段的那一列，自己不算没有读
+    inner = {name.partition(".")[0] for number, name in enumerate(names) if "." in name and number in parts}
+    read = {name: parts.get(number, "") for number, name in enumerate(names)}
+    return table.form + header, {name: part for name, part in read.items() if part or name not in inner}
+
+
+def columns_in_a_line(columns: Mapping[str, str]) -> str:
+    """Says which columns are read as what, and which are not read, as `described` has them; empty for none."""
+    read = [f"{part} from {name}" for name, part in columns.items() if part]
+    rest = [name for name, part in columns.items() if not part]
+    said = "; not read: ".join(filter(None, (", ".join(read), few_names(rest))))
+    # JSON 的键可以是半个字符，而终端和网页写不出来
+    return f"columns: {HALF_CHARACTER.sub(chr(0xFFFD), said)}" if said else ""
+
+
 def kind_of(path: Path) -> TableKind:
     """Tells the form of a table by its ending; what has no known ending is tab-separated."""
     return TABLE_KINDS.get(ending_of(path), "tsv")
@@ -176,8 +204,10 @@ def ending_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
-def open_table(path: Path, kind: TableKind, encoding: str = "auto", sheet: str | None = None) -> Table:
-    """Opens a table and reads as far as its first row; of JSON Lines as far as the first 1,000."""
+def open_table(
+    path: Path, kind: TableKind, encoding: str = "auto", sheet: str | None = None, *, ahead: int = _LOOK_AHEAD
+) -> Table:
+    """Opens a table and reads as far as its first row; of JSON the first `ahead` records, which have the columns."""
     require_file(path)
     if kind == "parquet":
         return _open_parquet(path)
@@ -187,7 +217,7 @@ def open_table(path: Path, kind: TableKind, encoding: str = "auto", sheet: str |
         # 编码要读完整个文件才知道：只找一次
         encoding = detect_encoding(path) if encoding == "auto" else encoding
         if kind == "jsonl":
-            return _open_json(path, encoding)
+            return _open_json(path, encoding, ahead)
         separator = _separator_of(path, encoding) if kind == "csv" else "\t"
         if kind == "tsv" and not _has_quotes(path, encoding):
             rows = _tsv_rows(path, encoding)
@@ -333,17 +363,19 @@ def _of_one_width(rows: Iterator[Row], kind: TableKind) -> Iterator[Row]:
         yield row
 
 
-def _open_json(path: Path, encoding: str) -> Table:
-    table = table_of_records(path, _json_records(path, encoding))
+def _open_json(path: Path, encoding: str, ahead: int) -> Table:
+    table = table_of_records(path, _json_records(path, encoding), ahead)
     if table is None:
         raise InputError(f"{path}: holds no line; give one JSON object a line")
     return replace(table, form=f"JSON, {encoding}")
 
 
-def table_of_records(path: Path | str, records: Iterator[tuple[str, Mapping[str, object]]]) -> Table | None:
-    """Returns a table of records, each with its place; the columns are the keys of the first 1,000. None for none."""
+def table_of_records(
+    path: Path | str, records: Iterator[tuple[str, Mapping[str, object]]], ahead: int = _LOOK_AHEAD
+) -> Table | None:
+    """Returns a table of records, each with its place; the columns are the keys of the first `ahead`. None for none."""
     # 第一条记录可能恰好缺一个可省的键（如空的 labels）：列名取自开头的许多条
-    head = list(islice(records, _LOOK_AHEAD))
+    head = list(islice(records, ahead))
     if not head:
         return None
     names = tuple(dict.fromkeys(name for _, record in head for name in record))
@@ -352,13 +384,25 @@ def table_of_records(path: Path | str, records: Iterator[tuple[str, Mapping[str,
     return Table(path, tuple(map(str, names)), True, rows)
 
 
+def start_of_json(path: Path, encoding: str = "auto") -> str:
+    """Returns the first line that is not blank, of a long one its first megabyte; empty where nothing can be read."""
+    try:
+        start = next(read_chunks(path), b"")
+        # 开头几个字节就说明是哪种 Unicode；别的编码里，括号和引号也都是 ASCII
+        text = start.decode(json.detect_encoding(start) if encoding == "auto" else encoding, "replace")
+    except (InputError, LookupError, ValueError):
+        return ""
+    return text.removeprefix("\ufeff").lstrip().partition("\n")[0]
+
+
 def _json_records(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, object]]]:
+    # pandas 把整个列表写成一行，那一行可以比一条记录长得多
+    if re.match(r"\[\s*(\{|$)|\{\s*$", start_of_json(path, encoding)):
+        yield from _records_of_document(path, encoding)
+        return
     for number, line in numbered_lines(path, encoding):
         if not line.strip():
             continue
-        if re.match(r"\s*(\[\s*(\{|$)|\{\s*$)", line):
-            yield from _records_of_document(path, encoding, number)
-            return
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -369,14 +413,14 @@ def _json_records(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, ob
         yield f"{path}: line {number}", record
 
 
-def _records_of_document(path: Path, encoding: str, line: int) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yields the records of a file that is one JSON value, which begins in a line."""
+def _records_of_document(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yields the records of a file that is one JSON value."""
     try:
         document = json.loads(read_text(path, encoding))
     except (ValueError, RecursionError) as error:
-        at = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else f"line {line}"
+        at = f"line {error.lineno} " if isinstance(error, json.JSONDecodeError) else ""
         reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise InputError(f"{path}: {at} is not valid JSON ({reason}); repair or remove it") from None
+        raise InputError(f"{path}: {at}is not valid JSON ({reason}); repair or remove it") from None
     lists = [document] if isinstance(document, list) else [one for one in document.values() if isinstance(one, list)]
     if len(lists) != 1:
         raise InputError(f"{path}: holds {len(lists)} lists of rows; write one object a line, or one list of objects")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Literal, TypeVar, get_args
 
 from bertsmith.data.reading.documents import lines_of
 from bertsmith.data.reading.sentences import split_sentences
-from bertsmith.data.reading.sources import Source, Span, check_encoding
+from bertsmith.data.reading.sources import Source, Span, check_encoding, few_names
 from bertsmith.errors import ConfigError, InputError
 
 FoundRule = Literal["blank-line", "file", "line"]
@@ -66,31 +67,24 @@ class Document:
     text: int | None = None
 
 
-def resolve_documents(files: Sequence[Path], documents: DocumentRule = "auto") -> FoundRule:
-    """Says what separates the documents of these files; `auto` is `file` for several files and `blank-line` for one."""
-    if documents not in get_args(DocumentRule):
-        raise ConfigError(f"--documents {documents!r}: unknown rule; use auto, blank-line, file or line")
-    if documents == "auto":
-        return "file" if len(files) > 1 else "blank-line"
-    return documents
-
-
 def corpus_documents(
     files: Sequence[str | Path], documents: DocumentRule = "auto", encoding: str = "auto"
 ) -> tuple[FoundRule, str]:
-    """Says what separates the documents of a corpus, and why in a sentence, where lines are taken for documents.
+    """Says what separates the documents of these files, and why in a sentence, where lines are taken for documents.
 
-    As `resolve_documents`, but for a list of tweets, reviews or log entries: `auto` is `line` for a single text file of
-    at least `LEAST_LINES` lines, none of them blank, which no page has broken. Such a file would be one text, and thus
-    no corpus. `files` are all that the corpus is made of, tables included, by path or URL.
+    `auto` is `file` for several files of text and `blank-line` for one. But a list of tweets, reviews or log entries
+    would be one text, and thus no corpus: it is `line` for a single text file of at least `LEAST_LINES` lines, none of
+    them blank, which no page has broken. `files` are all that are read, tables included, by path or URL.
     """
-    texts = [Path(file) for file in files if Source(str(file), 0).kind in ("text", "document")]
-    rule = resolve_documents(texts, documents)
-    if documents == "auto" and len(files) == 1 and Source(str(files[0]), 0).kind == "text":
-        place = str(files[0])
-        if lines := _lines_by_themselves(place, encoding):
-            return "line", f"{place.rpartition('/')[2]}: a line is a document, as none of its {lines:,} lines is blank"
-    return rule, ""
+    if documents not in get_args(DocumentRule):
+        raise ConfigError(f"--documents {documents!r}: unknown rule; use auto, blank-line, file or line")
+    if documents != "auto":
+        return documents, ""
+    kinds = [Source(str(file), 0).kind for file in files]
+    if kinds == ["text"] and (lines := _lines_by_themselves(str(files[0]), encoding)):
+        name = str(files[0]).rpartition("/")[2]
+        return "line", f"{name}: a line is a document, as none of its {lines:,} lines is blank"
+    return "file" if sum(kind in ("text", "document") for kind in kinds) > 1 else "blank-line", ""
 
 
 def read_documents(
@@ -103,13 +97,15 @@ def read_documents(
     """Reads files as documents of sentences, one after another, in bounded memory.
 
     A document longer than `max_sentences`, at least 1, is cut into several of at most that many, in order. `documents`
-    says what separates them, see `resolve_documents`. Under `file` a blank line only separates paragraphs. Under
+    says what separates them, see `corpus_documents`. Under `file` a blank line only separates paragraphs. Under
     `blank-line` a heading belongs to the document that follows it. Under `line` no lines are joined. Lines without any
     letter or digit (`* * *`) are left out. `encoding` is as in `read_lines`.
     """
     check_encoding(encoding)
     require_plain_text(files)
-    rule = resolve_documents(files, documents)
+    rule, why = corpus_documents(files, documents, encoding)
+    if why:
+        warnings.warn(why, stacklevel=2)
     if max_sentences < 1:
         raise ConfigError(f"max_sentences is {max_sentences}; a document needs at least 1 sentence")
     found = (documents_of(lines_of(path, encoding), str(path), rule, max_sentences) for path in files)
@@ -162,17 +158,17 @@ def documents_of(
         yield Document(source, tuple(sentences), number)
 
 
-def require_plain_text(files: Sequence[Path], texts: str = "a blank line between") -> None:
+_PROSE = "with a blank line between (bertsmith corpus and vocab read a column with --text-field)"
+
+
+def require_plain_text(files: Sequence[Path], way_out: str = _PROSE) -> None:
     """Makes sure that no file is a table, whose commas, quotes and numbers would be taken for text.
 
-    `texts` says how they stand in a file that is read instead.
+    `way_out` says how the texts stand in a file that is read instead.
     """
     for file in files:
         if Source(str(file), 0).kind not in ("text", "document"):
-            raise InputError(
-                f"{file}: is a table, and plain text is needed; write its texts to a .txt file, {texts}"
-                " (bertsmith corpus and vocab read a column with --text-field)"
-            )
+            raise InputError(f"{file}: is a table, and plain text is needed; write its texts to a .txt file, {way_out}")
 
 
 def text_number(beginning: bytes) -> int:
@@ -182,8 +178,9 @@ def text_number(beginning: bytes) -> int:
 
 def no_text_error(files: Sequence[object]) -> InputError:
     """Returns the error for files that hold no sentence."""
-    names = ", ".join(map(str, files[:3])) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-    return InputError(f"{names or 'no files'}: no sentence found, only empty or blank text; name files that hold text")
+    return InputError(
+        f"{few_names(files, 3) or 'no files'}: no sentence found, only empty or blank text; name files that hold text"
+    )
 
 
 def few_texts_error(texts: int, duplicates: int = 0) -> InputError:

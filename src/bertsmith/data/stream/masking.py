@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 
 MaskingKind = Literal["token", "whole-word", "span"]
 
@@ -29,13 +29,13 @@ _TRIES = 20
 
 
 @dataclass(frozen=True)
-class MaskingSettings:
+class MaskingSettings(Checked):
     """How much is hidden, and how."""
 
     panel: ClassVar[str] = "Masking"
 
     rate: float = option(
-        0.15, name="mask_rate", shown_default="by family", help="Share of a sequence's pieces to predict, in (0, 1)."
+        0.15, name="mask_rate", above=0, below=1, shown_default="by family", help="Share of pieces to hide, in (0, 1)."
     )
     spread: float = option(
         0.0,
@@ -45,39 +45,22 @@ class MaskingSettings:
         shown_default="by family",
         help="Each sequence's rate is drawn evenly from rate x (1 - this) to rate x (1 + this); 0: all alike.",
     )
-    mask_share: float = option(0.8, help="Share of these pieces that becomes [MASK].")
-    random_share: float = option(0.1, help="Share of these that becomes a random piece; the rest is unchanged.")
+    mask_share: float = option(0.8, min=0, max=1, help="Share of these pieces that becomes [MASK].")
+    random_share: float = option(0.1, min=0, max=1, help="Share of these that becomes a random piece; the rest stays.")
     kind: MaskingKind = option("token", name="masking", help="Unit of masking: single pieces, whole words or spans.")
     max_predictions_per_seq: int = option(
         0, min=0, help="Maximum pieces to predict per sequence; 0: by the mask rate alone."
     )
     span_stop: float = option(
-        0.2, in_file_only=True, help="p of the geometric distribution of a span's length in words, in (0, 1]."
+        0.2, above=0, max=1, in_file_only=True, help="p of the geometric distribution of a span's length in words."
     )
     longest_span: int = option(
-        10, in_file_only=True, help="Maximum words in a span; with p = 0.2 and 10 the mean is 3.8."
+        10, min=1, in_file_only=True, help="Maximum words in a span; with p = 0.2 and 10 the mean is 3.8."
     )
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.rate < 1.0:
-            raise ConfigError(f"mask rate {self.rate} is outside (0, 1)")
-        if not 0.0 <= self.spread <= 1.0:
-            raise ConfigError(f"mask spread {self.spread} is outside [0, 1]")
-        # 正着写条件：nan 与什么比较都不成立
-        shares = (self.mask_share, self.random_share)
-        if not (all(share >= 0.0 for share in shares) and sum(shares) <= 1.0 + 1e-9):
-            raise ConfigError(
-                f"mask share {self.mask_share} and random share {self.random_share} must be at least 0, together"
-                " at most 1"
-            )
-        if self.kind not in get_args(MaskingKind):
-            raise ConfigError(f"masking {self.kind!r} is unknown; use {', '.join(get_args(MaskingKind))}")
-        if not 0.0 < self.span_stop <= 1.0 or self.longest_span < 1:
-            raise ConfigError(
-                f"span p {self.span_stop} must be in (0, 1] and the longest span {self.longest_span} at least 1"
-            )
-        if self.max_predictions_per_seq < 0:
-            raise ConfigError(f"most predictions {self.max_predictions_per_seq} must be at least 1, or 0 for any")
+    def _check_together(self) -> None:
+        if self.mask_share + self.random_share > 1.0 + 1e-9:
+            raise ConfigError(f"mask share {self.mask_share} and random share {self.random_share} exceed 1 together")
 
 
 @dataclass(frozen=True)

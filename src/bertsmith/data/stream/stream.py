@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from bertsmith.data.stream.pairs import (
 )
 from bertsmith.errors import ConfigError
 from bertsmith.seeding import generator
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer
 
 Packing = Literal["sentences", "full"]
@@ -53,7 +53,7 @@ _ROUNDS = 6
 
 
 @dataclass(frozen=True)
-class StreamSettings:
+class StreamSettings(Checked):
     """How sequences are cut and batches are filled."""
 
     panel: ClassVar[str] = "Sequences and batches"
@@ -73,22 +73,11 @@ class StreamSettings:
         0, min=0, help="Epochs after which sequences and masks repeat (static masks); 0: never."
     )
     short_probability: float = option(
-        0.1, in_file_only=True, help="Share of documents cut into shorter sequences; not with full packing."
+        0.1, min=0, max=1, in_file_only=True, help="Share of documents cut shorter; not with full packing."
     )
     masking: MaskingSettings = field(default_factory=MaskingSettings)
 
-    def __post_init__(self) -> None:
-        if self.sequence_length < 5:
-            raise ConfigError(f"sequence length {self.sequence_length} is too short for [CLS] A [SEP] B [SEP]; use 5+")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch size {self.batch_size} must be at least 1")
-        if self.static_masking < 0:
-            raise ConfigError(f"static masking {self.static_masking} must be a number of epochs, or 0 for none")
-        if not 0.0 <= self.short_probability <= 1.0:
-            raise ConfigError(f"short probability {self.short_probability} is outside [0, 1]")
-        for name, known in (("packing", get_args(Packing)), ("pairing", get_args(Pairing))):
-            if (value := getattr(self, name)) not in known:
-                raise ConfigError(f"{name} {value!r} is unknown; use one of {', '.join(known)}")
+    def _check_together(self) -> None:
         if self.batch_tokens and self.batch_tokens < self.sequence_length:
             raise ConfigError(
                 f"a batch of {self.batch_tokens} tokens does not hold one sequence of {self.sequence_length};"

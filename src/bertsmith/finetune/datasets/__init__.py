@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,8 @@ from bertsmith.data.reading.records import DataFrame, Rows, place_of, plain, rec
 from bertsmith.data.reading.sources import local_copy
 from bertsmith.data.reading.tables import Cell, Row, Table, class_names_of, is_workbook, table_of_records
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.settings import option
+from bertsmith.files import HALF_CHARACTER
+from bertsmith.settings import Checked, option
 
 ExampleT = TypeVar("ExampleT")
 ColumnName = str | int
@@ -34,7 +35,7 @@ def column_name(typed: str) -> ColumnName:
 
 
 @dataclass(frozen=True)
-class InputOptions:
+class InputOptions(Checked):
     """How the texts of a file are found; None means that the reader finds out, or takes the usual."""
 
     panel: ClassVar[str] = "How the files are read"
@@ -88,14 +89,10 @@ class ReadingOptions(InputOptions):
         None, help="answer: what answer_start counts: characters, units of UTF-16, bytes, or line ends twice."
     )
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         # 空串切不开标签，而 str.split 到读文件时才会报错
         if self.separator == "":
             raise ConfigError("the separator between labels cannot be empty; pass ',' or '|'")
-        if self.faults not in (None, "refuse", "skip"):
-            raise ConfigError(f"--faults {self.faults!r} is unknown; use refuse or skip")
-        if isinstance(self.label_column, (str, int)):
-            object.__setattr__(self, "label_column", (self.label_column,))
 
 
 class Faults:
@@ -203,19 +200,21 @@ class InputForms:
     """The forms of files whose rows hold what a task's model reads; labels need not be there.
 
     Of the `layouts` of tables, the first is taken whose columns are all told or named in the header, else the last.
-    `other` reads forms that are no tables, and gives None for other files.
+    `other` reads forms that are no tables, and gives None for other files; `other_form` says what those are.
     """
 
     layouts: tuple[Layout, ...]
     texts_of: Callable[..., tuple[Any, ...]] = texts_in_order
     other: Callable[[Path, ReadingOptions], Iterator[Any] | None] = lambda _path, _options: None
+    other_form: str = "a form of its own"
 
 
 @dataclass(frozen=True)
 class Reader(Generic[ExampleT]):
     """Reads the labelled files of a task; besides the encoding, it knows the `options`, fields of `ReadingOptions`.
 
-    `layout` gives the columns of a table with labels; None for a table in which they are not looked for.
+    `layout` gives the columns of a table with labels, None for a table in which they are not looked for; it is None
+    where no file is a table. `is_table` tells which files are: the others are of the form that `inputs` names.
     """
 
     holds: str
@@ -223,7 +222,8 @@ class Reader(Generic[ExampleT]):
     parse: Callable[[Path, ReadingOptions], list[ExampleT]]
     parse_table: Callable[[Table, ReadingOptions], list[ExampleT]]
     inputs: InputForms
-    layout: Callable[[Table], Layout | None] = lambda _table: None
+    layout: Callable[[Table], Layout | None] | None = None
+    is_table: Callable[[Path, ReadingOptions], bool] = lambda _path, _options: True
 
     def read(
         self, source: DataSource, options: ReadingOptions | None = None, *, task: str = "", name: str = "rows"
@@ -268,6 +268,16 @@ DataSource = str | Path | Rows
 """A file, its URL, or rows in memory."""
 
 
+@contextmanager
+def local_sources(sources: Mapping[str, DataSource]) -> Iterator[dict[str, DataSource]]:
+    """Yields sources for one reading after another: each URL is downloaded once, to a copy that lasts for the block."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(local_copy(one)) if isinstance(one, (str, Path)) else one
+            for name, one in sources.items()
+        }
+
+
 def shown_path(path: str | Path) -> str:
     """Returns a path for people; what is not UTF-8 in it becomes U+FFFD, which every page can hold."""
     return os.fsencode(path).decode("utf-8", "replace")
@@ -276,6 +286,15 @@ def shown_path(path: str | Path) -> str:
 def name_of(source: DataSource) -> str:
     """Returns what a file, or the kind of a table in memory, is called on a model card."""
     return shown_path(Path(source).name) if isinstance(source, (str, Path)) else f"{type(source).__name__} in memory"
+
+
+def by_name(said: str, sources: Iterable[DataSource]) -> str:
+    """Returns what is said of sources without the folders above them, which only this machine has; fit for any page."""
+    paths = [Path(one) for one in sources if isinstance(one, (str, Path))]
+    above = {f"{one}/" for path in paths for one in (*path.parents, *path.absolute().parents) if one.name}
+    # 长的在前：短的先去掉，会剩下半截
+    folders = "|".join(map(re.escape, sorted(above, key=len, reverse=True)))
+    return HALF_CHARACTER.sub("\ufffd", re.sub(rf"(?<![\w./-])({folders})", "", said))
 
 
 def table_of(rows: Rows, name: str) -> Table:

@@ -15,16 +15,20 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bertsmith.data.reading.lines import numbered_lines
+from bertsmith.data.reading.opening import encodings_of
 from bertsmith.data.reading.records import plain
 from bertsmith.data.reading.tables import (
     NUMBER,
     OBJECT_OF_JSON,
     Row,
     Table,
+    columns_in_a_line,
+    described,
     ending_of,
     kind_of,
     listed,
     open_table,
+    start_of_json,
 )
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets import (
@@ -33,6 +37,7 @@ from bertsmith.finetune.datasets import (
     InputOptions,
     Layout,
     ReadingOptions,
+    name_of,
     require_sheet,
     require_used,
 )
@@ -60,27 +65,49 @@ class Input(NamedTuple):
 
 
 def read_inputs(
-    forms: InputForms, path: Path, options: ReadingOptions, *, task: str, counts: range
+    forms: InputForms,
+    path: Path,
+    options: ReadingOptions,
+    *,
+    task: str,
+    counts: range,
+    on_note: Callable[[str], None] | None = None,
 ) -> Iterator[Input] | None:
     """Reads a file, in bounded memory where it is a table; None for a file with an input a line.
 
-    `counts` says how many texts the model reads together.
+    Args:
+        counts: how many texts the model reads together.
+        on_note: told how the file was understood, a line each, before a row is read.
     """
+
+    def tell(form: str) -> None:
+        # 编码要读完整个文件才知道：没有人听，就不去认
+        if on_note is not None:
+            on_note(f"{name_of(path)}: {form}, {encodings_of([str(path)], options.encoding)}")
+
     columns = [column for layout in forms.layouts for column in layout.columns]
     used = {"header", "sheet", *(column.option for column in columns if _is_read(column))}
     require_used(options, tuple(used), task)
     require_sheet(options.sheet, path)
     found = forms.other(path, options)
     if found is not None:
+        tell(forms.other_form)
         return found
     layouts = [_unlabelled(layout) for layout in forms.layouts]
     is_told = any(getattr(options, name) is not None for name in used)
     if not (is_told or _is_table(path, layouts, options, counts)):
+        tell("an input a line")
         return None
     table = open_table(path, kind_of(path), options.encoding, options.sheet)
     layout = next((one for one in layouts if names_all(one, table.first, options)), layouts[-1])
     found_columns = find_columns(table, layout, options)
-    return _rows(table, [(one, found_columns[one.role]) for one in layout.columns if _is_read(one)], forms, options)
+    read = [(one, found_columns[one.role]) for one in layout.columns if _is_read(one)]
+    if on_note is not None:
+        parts = {number: one.called or one.role for one, numbers in read for number in numbers}
+        form, names = described(table, parts, has_header=table.has_header)
+        on_note(f"{name_of(path)}: {form}")
+        on_note(columns_in_a_line(names))
+    return _rows(table, read, forms, options)
 
 
 def _is_read(column: Column) -> bool:
@@ -96,9 +123,9 @@ def _is_table(path: Path, layouts: Sequence[Layout], options: ReadingOptions, co
     kind = kind_of(path)
     if kind in ("csv", "parquet", "workbook"):
         return True
-    first = next((line for _, line in numbered_lines(path, options.encoding) if line.strip()), "")
     if kind == "jsonl":
-        return OBJECT_OF_JSON.match(first) is not None
+        return OBJECT_OF_JSON.match(start_of_json(path, options.encoding)) is not None
+    first = next((line for _, line in numbered_lines(path, options.encoding) if line.strip()), "")
     cells, is_tsv = first.split("\t"), ending_of(path) == ".tsv"
     # 只有一格的首行可能恰好是一条文本，例如 text：那样的文件要叫 .tsv 才算有表头
     is_named = any(names_all(layout, cells, options) for layout in layouts) and (is_tsv or len(cells) > 1)

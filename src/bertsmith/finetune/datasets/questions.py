@@ -17,8 +17,16 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
-from bertsmith.data.reading.lines import Placed, numbered_lines, read_text
-from bertsmith.data.reading.tables import Table, ending_of, kind_of, listed, open_table, require_unicode
+from bertsmith.data.reading.lines import Placed, read_text
+from bertsmith.data.reading.tables import (
+    Table,
+    ending_of,
+    kind_of,
+    listed,
+    open_table,
+    require_unicode,
+    start_of_json,
+)
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets import (
     ENOUGH_DOCUMENTS,
@@ -62,8 +70,12 @@ class QuestionExample(Placed):
         return (self.question, self.context)
 
 
+def _is_table(path: Path, _options: ReadingOptions) -> bool:
+    return ending_of(path) in (".jsonl", ".ndjson", ".parquet")
+
+
 def _read_questions(path: Path, options: ReadingOptions) -> list[QuestionExample]:
-    if ending_of(path) in (".jsonl", ".ndjson", ".parquet"):
+    if _is_table(path, options):
         return _read_table(open_table(path, kind_of(path), options.encoding), options)
     require_used(options, ("offsets", "faults"), "SQuAD's form")
     file = _Questions(path, options, read_text(path, options.encoding))
@@ -91,12 +103,12 @@ def _entries(file: _Questions) -> Iterator[tuple[object, str, str]]:
 
 
 def is_one_document(path: Path, encoding: str) -> bool:
-    """Tells SQuAD's one JSON object from JSON Lines, whose first line is whole and has no `data`."""
-    first = next((line for _, line in numbered_lines(path, encoding) if line.strip()), "")
+    """Tells SQuAD's one JSON object from a list, and from JSON Lines, whose first line is whole and has no `data`."""
+    start = start_of_json(path, encoding)
     try:
-        record = json.loads(first)
+        record = json.loads(start)
     except (ValueError, RecursionError):
-        return True
+        return not start.startswith("[")
     return isinstance(record, dict) and "data" in record
 
 
@@ -149,8 +161,9 @@ QUESTIONS = Reader(
     ("offsets", *BESIDE),
     _read_questions,
     _read_table,
-    InputForms((_INPUTS,), other=_inputs),
+    InputForms((_INPUTS,), other=_inputs, other_form="one JSON document"),
     lambda _table: _ANSWERED,
+    _is_table,
 )
 
 _WIDTHS: dict[str, Callable[[str], int]] = {

@@ -139,12 +139,20 @@ _INPUTS = Layout(
 _IS_HEADER = has_any(*_PAIRS, *((name, label) for name in _QUERY_NAMES for label in (*_LABEL_NAMES, *_SCORE_NAMES)))
 
 
+JUDGEMENTS = "qrels"
+"""The folder of BEIR that holds them."""
+
+
+def _is_table(path: Path, options: ReadingOptions) -> bool:
+    return ending_of(path) != ".json" or not is_one_document(path, options.encoding)
+
+
 def _read(path: Path, options: ReadingOptions) -> list[Any]:
     found: list[Any]
-    if path.is_dir() or path.parent.name == _JUDGEMENTS:
+    if path.is_dir() or path.parent.name == JUDGEMENTS:
         require_used(options, ("faults",), "a BEIR folder")
         found = _read_beir(path, options)
-    elif ending_of(path) == ".json" and is_one_document(path, options.encoding):
+    elif not _is_table(path, options):
         found = [
             RelatedTexts(question.question, question.context, place=question.place, group=question.group)
             for question in QUESTIONS.read(path, options)
@@ -156,10 +164,6 @@ def _read(path: Path, options: ReadingOptions) -> list[Any]:
     if not related_of_beir(found) and not any(isinstance(each, RelatedTexts) for each in found):
         raise InputError(f"{path}: no query has a text that answers it")
     return found
-
-
-_JUDGEMENTS = "qrels"
-"""The folder of BEIR that holds them."""
 
 
 def _layout_of(table: Table) -> Layout:
@@ -222,10 +226,11 @@ def _read_beir(path: Path, options: ReadingOptions) -> list[Any]:
     """Reads a folder of BEIR, or the file of its `qrels` that is named."""
     folder = path if path.is_dir() else path.parent.parent
     encoding, faults = options.encoding, Faults(options)
-    judged = sorted((folder / _JUDGEMENTS).glob("*.tsv")) if path.is_dir() else [path]
+    judgements = folder / JUDGEMENTS
+    judged = sorted(judgements.glob("*.tsv")) if path.is_dir() else [path]
     if len(judged) != 1:
         names = ", ".join(file.name for file in judged) or "nothing"
-        raise InputError(f"{folder}/qrels: holds {names}; name one of its files, such as {folder}/qrels/test.tsv")
+        raise InputError(f"{judgements}: holds {names}; name one of its files, such as {judgements / 'test.tsv'}")
     grades: dict[str, dict[str, float]] = {}
     table = open_table(judged[0], "tsv", encoding)
     if not NUMBER.fullmatch(table.first[-1].strip()):
@@ -279,9 +284,10 @@ RELATED = Reader(
     (*(column.option for column in _COLUMNS), "header", "sheet", *BESIDE),
     _read,
     _read_table,
-    InputForms((_INPUTS,)),
+    InputForms((_INPUTS,), other_form="one JSON document"),
     # 判断的表里是编号，不是文本
-    lambda table: None if Path(table.path).parent.name == _JUDGEMENTS else _layout_of(table),
+    lambda table: None if Path(table.path).parent.name == JUDGEMENTS else _layout_of(table),
+    _is_table,
 )
 """What vectors are learned from, as one kind of `VectorExample` (or passages and queries)."""
 

@@ -58,13 +58,17 @@ class TaggedWords(Placed):
         return (" ".join(self.words),)
 
 
+def _is_table(path: Path, _options: ReadingOptions) -> bool:
+    return ending_of(path) in TABLE_KINDS
+
+
 def _read_tagged(path: Path, options: ReadingOptions) -> list[TaggedWords]:
     # 两种格式的列含义不同：CoNLL-U 有固定的十列，按字段名取；CoNLL 的列随文件而变，按编号取
     ending = ending_of(path)
     if kind_of(path) in ("csv", "workbook"):
         # 一格里放不下一串词；按行和空格切开，它也能“读成”词和标签，一直训练到底
         raise InputError(f"{path}: words and tags are read from CoNLL, CoNLL-U, JSON or Parquet, not from {ending}")
-    if ending in TABLE_KINDS:
+    if _is_table(path, options):
         return _read_table(open_table(path, kind_of(path), options.encoding), options)
     require_used(options, (*_OF_WORDS, "faults"), "CoNLL and CoNLL-U")
     sentences = list(_conllu(path, options) if ending == ".conllu" else _conll(path, options))
@@ -172,8 +176,9 @@ TAGGED = Reader(
     (*_OF_WORDS, *BESIDE),
     _read_tagged,
     _read_table,
-    InputForms((_LONE_WORDS, _TEXTS), lambda words=None, text=None: (words or text,), _sentences),
+    InputForms((_LONE_WORDS, _TEXTS), lambda words=None, text=None: (words or text,), _sentences, "a word a line"),
     lambda _table: _LAYOUT,
+    _is_table,
 )
 """Sentences as `TaggedWords`: from JSON Lines and Parquet, from CoNLL-U by the ending `.conllu`, from CoNLL otherwise.
 

@@ -119,7 +119,8 @@ def reliability(probabilities: Floats, truth: NDArray[np.int64]) -> Reliability:
         sure, right = rows.ravel(), truth.ravel() == 1
         true = np.where(right, sure, 1 - sure)
         brier = float(((sure - right) ** 2).mean())
-    log_loss = float(-np.log(np.clip(true, _TINY, None)).mean())
+    # 0 减去而不取负：全对时是 0，不是 -0
+    log_loss = float(0.0 - np.log(np.clip(true, _TINY, 1.0)).mean())
     # 1.0 落在最后一格，而不是再开一格
     place = np.minimum((sure * BINS).astype(int), BINS - 1)
     bins = [

@@ -9,7 +9,6 @@ a package that names it as an entry point of the group `bertsmith.tasks`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import make_dataclass
 from functools import cache
@@ -47,11 +46,6 @@ def all_tasks() -> dict[str, type[Task[Any, Any]]]:
 def task_named(name: str) -> type[Task[Any, Any]]:
     """Returns the class of a task."""
     return named(name, all_tasks(), "task")
-
-
-def make_task(name: str, train: Sequence[Any], **options: Any) -> Task[Any, Any]:
-    """Returns the task that a training file is for; see `Task.of`."""
-    return task_named(name).of(train, **options)
 
 
 def options_of_all_tasks() -> type:

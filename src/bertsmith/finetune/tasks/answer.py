@@ -9,16 +9,15 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
 
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.questions import QUESTIONS, QuestionExample
 from bertsmith.finetune.metrics import bootstrap_interval
 from bertsmith.finetune.metrics.spans import SpanScores, best_null_threshold, cmrc_scores, squad_scores
@@ -41,7 +40,7 @@ from bertsmith.inference.answer import Answer, Answered, PassageTokens, WindowCu
 from bertsmith.inference.spans import passage_words
 from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.objectives import SpanObjective
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer
 
 Scoring = Literal["squad", "cmrc"]
@@ -50,7 +49,7 @@ NO_ANSWER = "(no answer)"
 
 
 @dataclass(frozen=True)
-class AnsweringOptions:
+class AnsweringOptions(Checked):
     """What can be chosen; see the attributes of `AnsweringTask`."""
 
     panel: ClassVar[str] = "Options of the task"
@@ -75,10 +74,10 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
         null_threshold: an answer must beat "no answer" by more than this (τ of §4.3); None always answers.
     """
 
-    stride: int = 128
-    max_answer_tokens: int = 30
-    scoring: Scoring = "squad"
-    null_threshold: float | None = None
+    stride: int = option(128, min=0)
+    max_answer_tokens: int = option(30, min=1)
+    scoring: Scoring = option("squad")
+    null_threshold: float | None = option(None)
 
     spec: ClassVar = TaskSpec(
         "answer",
@@ -98,17 +97,6 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
     )
     metric: ClassVar[str] = "f1"
     problem: ClassVar[str] = SPANS
-
-    def __post_init__(self) -> None:
-        if self.stride < 0 or self.max_answer_tokens < 1:
-            raise ConfigError(
-                f"stride {self.stride} and max_answer_tokens {self.max_answer_tokens}:"
-                " the first cannot be negative, the second must be at least 1"
-            )
-        if self.scoring not in get_args(Scoring):
-            raise ConfigError(f"scoring {self.scoring!r} is unknown; use {' or '.join(get_args(Scoring))}")
-        if self.null_threshold is not None and not math.isfinite(self.null_threshold):
-            raise ConfigError(f"null threshold {self.null_threshold} is not a finite number; None always answers")
 
     @classmethod
     def learned_from(cls, train: Sequence[QuestionExample], options: AnsweringOptions) -> AnsweringTask:

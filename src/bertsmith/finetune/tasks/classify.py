@@ -53,7 +53,6 @@ from bertsmith.finetune.metrics.classification import (
 )
 from bertsmith.finetune.tasks.task import (
     CardText,
-    EncodedExample,
     Evaluation,
     InputFields,
     Mistake,
@@ -69,8 +68,7 @@ from bertsmith.finetune.tasks.task import (
 from bertsmith.inference.classify import MULTI, SINGLE, Classify, LabelsPrediction, MultiLabel, Prediction
 from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives import ClassificationObjective, MultiLabelObjective
-from bertsmith.settings import option
-from bertsmith.tokenizer import Tokenizer
+from bertsmith.settings import Checked, option
 
 TEXT_INPUTS = InputFields(("Text", "文本"), most=2, pairs=True)
 TextT = TypeVar("TextT", bound=TextOrPair)
@@ -84,10 +82,7 @@ def text_card(does: str, limit: str, *, arguments: str = "", call: str = "") -> 
         does,
         limit,
         ours=('(["first text", "second text"])', '(["first text"], ["what it is compared with"])'),
-        theirs=(
-            f'{made}("first text"{call})',
-            f'{made}({{"text": "first text", "text_pair": "second text"}}{call})',
-        ),
+        theirs=(f'{made}("first text"{call})', f'{made}({{"text": "first text", "text_pair": "second text"}}{call})'),
     )
 
 
@@ -103,12 +98,6 @@ class TextTask(WordsTask[TextT, PredictionT]):
     @abstractmethod
     def record(found: Any) -> Record:
         """Returns a result of the pipeline as a record, without its input."""
-
-    def encode(self, tokenizer: Tokenizer, examples: Sequence[TextT], max_length: int) -> list[EncodedExample]:
-        """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each example, with its target."""
-        encoded = tokenizer(*self.columns(examples), max_length=max_length)
-        rows = zip(encoded["input_ids"], encoded["token_type_ids"], self.targets(examples), strict=True)
-        return [EncodedExample([ids], [types], target) for ids, types, target in rows]
 
     def predicted(self, pipeline: Any, examples: Sequence[TextT]) -> list[PredictionT]:
         """Returns what the pipeline says of each text or pair."""
@@ -146,7 +135,7 @@ class TextTask(WordsTask[TextT, PredictionT]):
 
 
 @dataclass(frozen=True)
-class ClassificationOptions:
+class ClassificationOptions(Checked):
     """What can be chosen; see the attributes of `ClassificationTask`."""
 
     panel: ClassVar[str] = "Options of the task"
@@ -417,10 +406,7 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
         counts = np.stack([(truth * decided).sum(1), decided.sum(1), truth.sum(1)], 1)
         return Evaluation(
             self.metrics(examples, predictions),
-            intervals={
-                "micro_f1": bootstrap_interval(counts, f1_of_means),
-                "exact_match": bootstrap_interval(right),
-            },
+            intervals={"micro_f1": bootstrap_interval(counts, f1_of_means), "exact_match": bootstrap_interval(right)},
             classes=dict(zip(self.labels, multilabel_scores(truth, decided).labels, strict=True)),
             mistakes=worst(wrong),
             calibration=calibration(probabilities, truth, self.temperature),

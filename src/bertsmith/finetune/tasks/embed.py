@@ -32,7 +32,14 @@ from bertsmith.finetune.datasets.related import (
 )
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.embed_kinds import loss_for, require_different, score_range, score_vectors, to_learn
+from bertsmith.finetune.tasks.embed_kinds import (
+    VectorScores,
+    loss_for,
+    require_different,
+    score_range,
+    score_vectors,
+    to_learn,
+)
 from bertsmith.finetune.tasks.task import (
     FEW,
     SAME_SCORES,
@@ -41,9 +48,9 @@ from bertsmith.finetune.tasks.task import (
     Evaluation,
     InputFields,
     Mistake,
+    OutputsTask,
     Record,
     Rows,
-    Task,
     TaskSpec,
     alike,
     new_model,
@@ -60,10 +67,9 @@ from bertsmith.inference.embed import (
     write_sentence_folder,
 )
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.task_file import stated_length
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.objectives.vectors import Matryoshka, Needs, VectorBatch, VectorObjective, vector_loss_named
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer
 
 QUERY, PASSAGE = "query", "passage"
@@ -71,7 +77,7 @@ QUERY, PASSAGE = "query", "passage"
 
 
 @dataclass(frozen=True)
-class EmbeddingOptions:
+class EmbeddingOptions(Checked):
     """What can be chosen; see the attributes of `EmbeddingTask`."""
 
     panel: ClassVar[str] = "Options of the task"
@@ -102,7 +108,7 @@ class EmbeddingOptions:
 
 
 @dataclass(frozen=True)
-class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
+class EmbeddingTask(OutputsTask[VectorExample, "NDArray[np.float32]"]):
     """Vectors of texts that say how alike the texts are.
 
     Attributes:
@@ -115,6 +121,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         low: score that counts as 0; `high` is the one that counts as 1.
         unit_length: whether vectors are scaled to length 1 before they are compared.
         dims: how many numbers of a vector are used, the first ones; 0 for all. Learned from are all.
+        weight: of the vectors beside words in a search, in [0, 1], as `bertsmith solve` chose it; None: not chosen.
     """
 
     loss_name: str = "info-nce"
@@ -123,7 +130,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     query_prompt: str | None = None
     passage_prompt: str | None = None
     matryoshka: tuple[int, ...] = ()
-    mini_batch_size: int = 0
+    mini_batch_size: int = option(0, min=0)
     teacher: str = ""
     low: float = 0.0
     high: float = 1.0
@@ -131,8 +138,10 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     unit_length: bool = True
     default_prompt: str = ""
     dims: int = 0
+    weight: float | None = option(None, min=0.0, max=1.0)
 
     has_folds: ClassVar[bool] = False
+    obeys_folder: ClassVar[bool] = True
     spec: ClassVar = TaskSpec(
         "embed",
         ("vectors of texts", "文本的向量"),
@@ -155,10 +164,8 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         is_explained=False,
     )
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         self.objective  # noqa: B018 - 组不起来的选项要在训练之前就报
-        if self.mini_batch_size < 0:
-            raise ConfigError(f"mini-batch size {self.mini_batch_size} cannot be negative; 0 encodes all at once")
 
     @property
     def metric(self) -> str:
@@ -227,12 +234,8 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
 
     def describe(self) -> dict[str, Any]:
         """Returns everything, and what the folder asked for unasked only where there is some."""
-        return {name: value for name, value in super().describe().items() if name not in _UNASKED or value}
-
-    @staticmethod
-    def max_length_in(folder: Path) -> int:
-        """Returns how much of a text the encoder reads."""
-        return stated_length(folder)
+        told = super().describe().items()
+        return {name: value for name, value in told if name not in _UNASKED or value != _UNASKED[name]}
 
     def as_in(self, folder: Path) -> EmbeddingTask:
         """Returns the task with everything that a folder says of its vectors, to score them as they are used."""
@@ -359,14 +362,29 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         prompted = [self._texts(example) for example in examples]
         # 同一段文字在文件里可能出现许多次：每段只算一次
         rows = {text: number for number, text in enumerate(dict.fromkeys(text for texts in prompted for text in texts))}
-        vectors = pipeline(list(rows), normalize=self.unit_length or self.similarity == "cosine")
+        # 提示已经在文本里：文件夹的默认提示不再加一次
+        vectors = pipeline(list(rows), normalize=self.unit_length or self.similarity == "cosine", prompt="")
         return [vectors[[rows[text] for text in texts]] for texts in prompted]
+
+    def outputs(self, pipeline: Embed, examples: Sequence[VectorExample]) -> torch.Tensor:
+        """Returns the vectors [R, H] of the R texts of all examples, in their order."""
+        return torch.from_numpy(np.concatenate(self.predicted(pipeline, examples)))
+
+    def told(
+        self, _pipeline: Any, outputs: torch.Tensor, examples: Sequence[VectorExample]
+    ) -> list[NDArray[np.float32]]:
+        """Returns the vectors [n, H] of the texts of each example."""
+        return np.split(outputs.numpy(), np.cumsum([len(_roles(example)) for example in examples])[:-1])
+
+    def compared(self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]) -> VectorScores:
+        """Returns how well vectors compare texts."""
+        return score_vectors(examples, predictions, self.similarity)
 
     def metrics(
         self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]
     ) -> dict[str, float]:
         """Returns the figures of the kind of examples, the one that decides first."""
-        return score_vectors(examples, predictions, self.similarity).metrics
+        return self.compared(examples, predictions).metrics
 
     def selection_score(self, metrics: dict[str, float]) -> float:
         """Returns the first metric: it is that of the kind of the dev file."""
@@ -374,7 +392,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
 
     def evaluate(self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]) -> Evaluation:
         """Adds intervals, and the examples that are farthest off."""
-        found = score_vectors(examples, predictions, self.similarity)
+        found = self.compared(examples, predictions)
         wrong = [Mistake(*mistake) for mistake in found.mistakes]
         return Evaluation(found.metrics, found.intervals, mistakes=worst(wrong))
 
@@ -398,7 +416,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         return []
 
 
-_UNASKED = ("default_prompt", "dims")
+_UNASKED = {"default_prompt": "", "dims": 0, "weight": None}
 
 
 def _roles(example: VectorExample) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,8 @@ def _taught(teacher: str, examples: Sequence[Any]) -> tuple[tuple[Needs, ...], s
 
 
 Vectors = NDArray[np.float32]
+Search = Callable[[str, Vectors], Vectors]
+"""Maps a query, and its similarities [D] with the texts of a corpus, to the scores [D] by which it finds them."""
 _BLOCK = 64
 """Queries that are compared with a corpus at a time."""
 _SHOWN = 200
@@ -127,11 +129,15 @@ class VectorScores:
 
 
 def score_vectors(
-    examples: Sequence[VectorExample], vectors: Sequence[Vectors], similarity: SimilarityFunction = "cosine"
+    examples: Sequence[VectorExample],
+    vectors: Sequence[Vectors],
+    similarity: SimilarityFunction = "cosine",
+    search: Callable[[Sequence[str]], Search] | None = None,
 ) -> VectorScores:
     """Scores the vectors [n, H] of the texts of each example; for `cosine` they have length 1.
 
-    The examples are of one kind, or the passages and queries of one corpus.
+    The examples are of one kind, or the passages and queries of one corpus. `search` is given the D texts of a corpus,
+    and returns how a query finds them; None ranks by similarity alone.
     """
     kind = type(examples[0])
     if kind is ScoredText:
@@ -140,7 +146,8 @@ def score_vectors(
         labels: list[Any] = [example.label for example in examples if isinstance(example, LabelledText)]
         found = cluster(np.concatenate(vectors), len(set(labels)))
         return VectorScores({"v_measure": v_measure(labels, found.tolist())})
-    return _of_retrieval(_Corpus.of(examples, vectors), similarity)
+    corpus = _Corpus.of(examples, vectors)
+    return _of_retrieval(corpus, similarity, None if search is None else search(corpus.texts))
 
 
 def _of_scored(examples: Sequence[Any], vectors: Sequence[Vectors], similarity: SimilarityFunction) -> VectorScores:
@@ -220,35 +227,37 @@ class _Corpus:
             [numbers.get(key) for key in judged],
         )
 
-    def ranked(self, similarity: SimilarityFunction) -> Iterator[tuple[Vectors, Vectors]]:
-        """Yields the similarities [D] of each query with all texts, and their grades [D]."""
+    def ranked(self, similarity: SimilarityFunction, search: Search | None) -> Iterator[tuple[Vectors, Vectors]]:
+        """Yields for each query the scores [D] of all texts, and their grades [D]."""
         for first in range(0, len(self.queries), _BLOCK):
-            cosines = _compared(self.query_vectors[first : first + _BLOCK], self.text_vectors, similarity)
-            of_block = zip(cosines, self.grades[first : first + _BLOCK], self.own[first : first + _BLOCK], strict=True)
-            for row, grades, own in of_block:
+            block = slice(first, first + _BLOCK)
+            rows = _compared(self.query_vectors[block], self.text_vectors, similarity)
+            of_block = zip(self.queries[block], rows, self.grades[block], self.own[block], strict=True)
+            for query, row, grades, own in of_block:
+                scores = row if search is None else search(query, row)
                 graded = np.zeros(len(self.texts), dtype=np.float32)
                 graded[list(grades)] = list(grades.values())
                 # 查询自己也是语料里的一段时，找到自己不算数（与 BEIR 一致），除非判定它是答案
                 if own is not None and not graded[own]:
-                    row[own] = -np.inf
-                yield row, graded
+                    scores[own] = -np.inf
+                yield scores, graded
 
 
 def _compared(left: Vectors, right: Vectors, similarity: SimilarityFunction) -> Vectors:
     return left @ right.T if similarity in ("cosine", "dot") else similarities(left, right, similarity)
 
 
-def _of_retrieval(corpus: _Corpus, similarity: SimilarityFunction) -> VectorScores:
+def _of_retrieval(corpus: _Corpus, similarity: SimilarityFunction, search: Search | None) -> VectorScores:
     mistakes: list[tuple[str, str, str, float]] = []
 
     def ranked() -> Iterator[tuple[Vectors, Vectors]]:
-        for query, (cosines, grades) in zip(corpus.queries, corpus.ranked(similarity), strict=True):
-            first = int(cosines.argmax())
+        for query, (scores, grades) in zip(corpus.queries, corpus.ranked(similarity, search), strict=True):
+            first = int(scores.argmax())
             if not grades[first]:
-                right = max(np.flatnonzero(grades), key=lambda number: cosines[number])
+                right = max(np.flatnonzero(grades), key=lambda number: scores[number])
                 expected, ranked_first = (corpus.texts[number][:_SHOWN] for number in (right, first))
-                mistakes.append((query, expected, ranked_first, float(cosines[first])))
-            yield cosines, grades
+                mistakes.append((query, expected, ranked_first, float(scores[first])))
+            yield scores, grades
 
     found = ranking_scores(ranked())
     return VectorScores({name: bootstrap_interval(column) for name, column in found.items()}, mistakes)

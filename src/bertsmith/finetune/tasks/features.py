@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import torch
 
@@ -26,7 +26,7 @@ from bertsmith.inference.task_file import read_task_file
 from bertsmith.model import Backbone
 from bertsmith.model.features import FeatureTagger, LayerChoice, Packs, Top, sequence_keys
 from bertsmith.seeding import torch_seed
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer
 
 BILSTM_SIZE = 768
@@ -34,7 +34,7 @@ BILSTM_SIZE = 768
 
 
 @dataclass(frozen=True)
-class FeatureOptions:
+class FeatureOptions(Checked):
     """What can be chosen; see the attributes of `FeatureTaggingTask`."""
 
     panel: ClassVar[str] = "Options of the task"
@@ -57,8 +57,8 @@ class FeatureTaggingTask(TaggingTask):
     """
 
     layers: LayerChoice | int = "concat-last-four"
-    tagger_head: Top = "bilstm"
-    tagger_head_size: int = 0
+    tagger_head: Top = option("bilstm")
+    tagger_head_size: int = option(0, min=0)
     train_encoder: bool = False
     packs: Packs = field(default_factory=dict, compare=False, repr=False)
 
@@ -82,11 +82,7 @@ class FeatureTaggingTask(TaggingTask):
         has_baselines=False,
     )
 
-    def __post_init__(self) -> None:
-        if self.tagger_head not in get_args(Top):
-            raise ConfigError(f"tagger head {self.tagger_head!r} is unknown; use {' or '.join(get_args(Top))}")
-        if self.tagger_head_size < 0:
-            raise ConfigError(f"tagger head size {self.tagger_head_size} must be positive")
+    def _check_together(self) -> None:
         if self.tagger_head == "linear" and self.tagger_head_size:
             raise ConfigError("a linear tagger head has no size of its own; leave the size out, or use bilstm")
         if self.tagger_head == "bilstm" and not self.tagger_head_size:

@@ -36,7 +36,7 @@ from bertsmith.finetune.tasks.task import (
     worst,
 )
 from bertsmith.inference.classify import ACTIVATION_CLASSES, Activation, Rank
-from bertsmith.inference.task_file import USAGE_FILE, read_told, stated_length
+from bertsmith.inference.task_file import USAGE_FILE, read_told
 from bertsmith.inference.words import RELEVANCE
 from bertsmith.model import ModelConfig, ModelForSequenceClassification
 from bertsmith.model.folder import read_architecture
@@ -88,6 +88,7 @@ class RankingTask(WordsTask[RankingExample, float]):
         ),
     )
     metric: ClassVar[str] = "mrr"
+    obeys_folder: ClassVar[bool] = True
 
     @classmethod
     def learned_from(cls, train: Sequence[RankingExample], _options: NoOptions) -> RankingTask:
@@ -159,11 +160,6 @@ class RankingTask(WordsTask[RankingExample, float]):
             kind = "sentence_transformers.base.modules.transformer.Transformer"
             write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
 
-    @staticmethod
-    def max_length_in(folder: Path) -> int:
-        """Returns how much of a pair the ranker reads."""
-        return stated_length(folder)
-
     def cautions(self, examples: Sequence[RankingExample]) -> list[str]:
         """Says besides where the order of a query's texts cannot be wrong."""
         judged = _judged_queries(examples, [0.0] * len(examples))
@@ -176,14 +172,8 @@ class RankingTask(WordsTask[RankingExample, float]):
         return example.query
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[RankingExample], max_length: int) -> list[EncodedExample]:
-        """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance."""
-        targets = self.targets(examples)
-        queries, texts = self.columns(examples)
-        encoded = tokenizer([self.prompt + query for query in queries], texts, max_length=max_length)
-        return [
-            EncodedExample([ids], [types], target)
-            for ids, types, target in zip(encoded["input_ids"], encoded["token_type_ids"], targets, strict=True)
-        ]
+        """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, the prompt before the query."""
+        return super().encode(tokenizer, [replace(one, query=self.prompt + one.query) for one in examples], max_length)
 
     @property
     def objective(self) -> MultiLabelObjective:

@@ -49,7 +49,7 @@ from bertsmith.inference.entities import IOB1, OUTSIDE, Entity, entities_of, is_
 from bertsmith.inference.tag import Tag, WordTags, marks_entities, pieces_of_words, word_windows
 from bertsmith.model import ModelForTokenClassification
 from bertsmith.objectives import LabelledBatch, TaggingObjective
-from bertsmith.settings import option
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer
 
 SHOWN_WORDS = 8
@@ -59,7 +59,7 @@ OUTSIDES = np.arange(0, 5.01, 0.25)
 
 
 @dataclass(frozen=True)
-class TaggingOptions:
+class TaggingOptions(Checked):
     """What can be chosen; see the attributes of `TaggingTask`."""
 
     panel: ClassVar[str] = "Options of the task"

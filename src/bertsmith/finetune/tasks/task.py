@@ -28,12 +28,14 @@ from bertsmith.finetune.metrics import Interval, in_digits
 from bertsmith.finetune.metrics.calibration import Calibration, ClassThreshold
 from bertsmith.finetune.metrics.classification import ClassScores
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.inference.embed import length_limit
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.pipeline import Pipeline
 from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.model.folder import read_architecture
 from bertsmith.objectives import LabelledBatch, LossOutput
 from bertsmith.seeding import torch_seed
+from bertsmith.settings import Checked
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.trainer import Batch
 
@@ -145,7 +147,7 @@ ModelT = TypeVar("ModelT", bound=PretrainedModel)
 ExampleT = TypeVar("ExampleT")
 PredictionT = TypeVar("PredictionT")
 TaskT = TypeVar("TaskT", bound="Task[Any, Any]")
-AdditiveT = TypeVar("AdditiveT", bound="AdditiveTask[Any, Any]")
+OutputsT = TypeVar("OutputsT", bound="OutputsTask[Any, Any]")
 Record = dict[str, Any]
 """A prediction for people and for JSON: `prediction`, `probability` where there is one, details, and the `input`."""
 Rows = Sequence[tuple[Any, ...]]
@@ -214,12 +216,14 @@ FEW = 10
 SAME_SCORES = "all scores are the same: a correlation is of nothing"
 
 
-class Task(ABC, Generic[ExampleT, PredictionT]):
+class Task(Checked, ABC, Generic[ExampleT, PredictionT]):
     """One shape of fine-tuning; what has a body here suits most tasks, what is abstract each of them writes."""
 
     spec: ClassVar[TaskSpec]
     has_folds: ClassVar[bool] = True
     """Whether predictions for the parts of a file, by several models, can be scored together."""
+    obeys_folder: ClassVar[bool] = False
+    """Whether texts are read as the folder that a run starts from says: how much of them, and after which prompts."""
 
     @property
     @abstractmethod
@@ -293,10 +297,12 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Returns the task with what it takes from the folder that a run starts from."""
         return self
 
-    @staticmethod
-    def max_length_in(_folder: Path) -> int:
-        """Returns the most ids of a sequence where the user says nothing; 0 for what the model reads."""
-        return 0
+    @classmethod
+    def length_limit(cls, folder: str | Path, asked: int = 0) -> int:
+        """Returns the most ids of a sequence, in a run from a folder; `asked` is what the user says, or 0."""
+        config = ModelConfig.load(folder)
+        # 别的任务读模型放得下的全部：文件夹说的长度是为它原来的用途
+        return length_limit(folder, config, asked or (0 if cls.obeys_folder else config.position_limit))
 
     def as_in(self: TaskT, folder: Path) -> TaskT:
         """Returns the task as a folder without `task.json` is scored."""
@@ -451,7 +457,23 @@ def alike(values: Iterable[Hashable], caution: str) -> list[str]:
     return [caution.format(*different)] if len(different) == 1 else []
 
 
-class AdditiveTask(Task[ExampleT, PredictionT]):
+class OutputsTask(Task[ExampleT, PredictionT]):
+    """A task whose predictions are told from one array of numbers, which can be kept."""
+
+    @abstractmethod
+    def outputs(self, pipeline: Any, examples: Sequence[ExampleT]) -> Tensor:
+        """Returns the outputs [R, K] of a pipeline for examples."""
+
+    @abstractmethod
+    def told(self, pipeline: Any, outputs: Tensor, examples: Sequence[ExampleT]) -> list[PredictionT]:
+        """Returns what outputs for examples say, decided as the task has it."""
+
+    def decided(self: OutputsT, pipeline: Any, outputs: Tensor, examples: Sequence[ExampleT]) -> OutputsT:
+        """Returns the task with the threshold that does best on outputs for dev; itself where it has none."""
+        return self.with_best_threshold(examples, self.told(pipeline, outputs, examples))
+
+
+class AdditiveTask(OutputsTask[ExampleT, PredictionT]):
     """A task whose outputs are rows of log odds or numbers, so that those of two models can be added up."""
 
     @property
@@ -462,18 +484,6 @@ class AdditiveTask(Task[ExampleT, PredictionT]):
     @abstractmethod
     def targets(self, examples: Sequence[ExampleT]) -> Sequence[Any]:
         """Returns what the loss compares each row of outputs with."""
-
-    @abstractmethod
-    def outputs(self, pipeline: Any, examples: Sequence[ExampleT]) -> Tensor:
-        """Returns the outputs [R, K] of a pipeline for examples."""
-
-    @abstractmethod
-    def told(self, pipeline: Any, outputs: Tensor, examples: Sequence[ExampleT]) -> list[PredictionT]:
-        """Returns what outputs for examples say, decided as the task has it."""
-
-    def decided(self: AdditiveT, pipeline: Any, outputs: Tensor, examples: Sequence[ExampleT]) -> AdditiveT:
-        """Returns the task with the threshold that does best on outputs for dev; itself where it has none."""
-        return self.with_best_threshold(examples, self.told(pipeline, outputs, examples))
 
     @abstractmethod
     def shown(self, examples: Sequence[ExampleT]) -> list[tuple[str, str]]:
@@ -510,6 +520,12 @@ class WordsTask(AdditiveTask[ExampleT, PredictionT]):
     @abstractmethod
     def columns(self, examples: Sequence[ExampleT]) -> tuple[list[str], list[str] | None]:
         """Returns the text of each row, and the second text of each where there are pairs."""
+
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], max_length: int) -> list[EncodedExample]:
+        """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each row, with its target."""
+        encoded = tokenizer(*self.columns(examples), max_length=max_length)
+        rows = zip(encoded["input_ids"], encoded["token_type_ids"], self.targets(examples), strict=True)
+        return [EncodedExample([ids], [types], target) for ids, types, target in rows]
 
     def outputs(self, pipeline: Any, examples: Sequence[ExampleT]) -> Tensor:
         """Returns [R, K]."""

@@ -47,9 +47,9 @@ class AlbertConfig(BertConfig):
     attention_probs_dropout_prob: float = 0.0
     classifier_dropout: float | None = 0.1
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         """Checks what one block in the place of all layers asks for."""
-        super().__post_init__()
+        super()._check_together()
         pruned = {tuple(sorted(heads)) for heads in self.pruned_heads.values()}
         if len(pruned) > 1 or (any(pruned) and len(self.pruned_heads) < self.num_hidden_layers):
             raise ConfigError(f"pruned_heads {self.pruned_heads}: the layers share their heads; prune the same in each")

@@ -39,6 +39,7 @@ from bertsmith.model.heads import (
     TokenClassifier,
     classifier_dropout,
 )
+from bertsmith.settings import option
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -89,37 +90,28 @@ class ModernBertConfig(ModelConfig):
     sep_token_id: int | None = None
     tie_word_embeddings: bool = True
     classifier_dropout: float | None = 0.0
-    local_attention: int = 128
-    global_attn_every_n_layers: int = 3
-    global_rope_theta: float = 160_000.0
-    local_rope_theta: float = 10_000.0
+    # 窗口的一半是到两边的距离：少于 2 就一个邻居也看不见
+    local_attention: int = option(128, min=2)
+    global_attn_every_n_layers: int = option(3, min=1)
+    global_rope_theta: float = option(160_000.0, above=0)
+    local_rope_theta: float = option(10_000.0, above=0)
     attention_bias: bool = False
     mlp_bias: bool = False
     norm_bias: bool = False
     classifier_bias: bool = False
     classifier_activation: str = "gelu"
-    classifier_pooling: Literal["cls", "mean"] = "cls"
+    classifier_pooling: Literal["cls", "mean"] = option("cls")
     id2label: dict[int, str] = field(default_factory=dict)
     problem_type: str | None = None
     pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
     is_decoder: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.classifier_pooling not in ("cls", "mean"):
-            raise ConfigError(f"classifier_pooling {self.classifier_pooling!r} is unknown; use cls or mean")
+    def _check_together(self) -> None:
+        super()._check_together()
         if self.classifier_activation not in ACTIVATION_FUNCTIONS:
             raise ConfigError(f"classifier_activation {self.classifier_activation!r} is unknown")
         if self.head_size % 2:
             raise ConfigError(f"heads of {self.head_size} dimensions cannot be turned in pairs; use an even number")
-        # 窗口的一半是到两边的距离：少于 2 就一个邻居也看不见
-        for name, least in (("local_attention", 2), ("global_attn_every_n_layers", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {least}")
-        for name in ("global_rope_theta", "local_rope_theta"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive")
 
     @classmethod
     def _parse(cls, values: dict[str, Any], family: Family, path: Path) -> Self:

@@ -204,10 +204,10 @@ def several_seeds(*, seeds: int) -> Found:
     return [rows], values
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=64)
 def trained_minibert(seed: int, changes: tuple[tuple[str, Any], ...]) -> TrainedMiniBert:
     """Returns the small network of the lessons, trained; `changes` are those of `MODELS`, or other `steps`."""
-    # 训练结果只取决于种子：同一课再读一遍时不必重训
+    # 训练结果只取决于种子：同一课再读一遍时不必重训；二十个种子各三个网络都放得下
     usual: dict[str, Any] = {
         "steps": STEPS,
         "learning_rate": 5e-3,

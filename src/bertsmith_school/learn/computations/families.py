@@ -34,6 +34,9 @@ FAMILIES = {"roberta": "RoBERTa", "distilbert": "DistilBERT", "albert": "ALBERT"
 FAMILIES |= {"modernbert": "ModernBERT"}
 """The families of the lesson → how people write them."""
 
+BUILT_WIDTH = 256
+"""H of the models whose modules are compared: that of ELECTRA small, whose embedding has 128 numbers."""
+
 
 def swapped_modules(say: Words) -> Found:
     """Looks which modules of each family are BERT's own, which are others, and which it does without."""
@@ -48,25 +51,27 @@ def swapped_modules(say: Words) -> Found:
     counts = [sum(kind[number] != "bert" for kind in kinds) for number in range(len(FAMILIES))]
     values: dict[str, Any] = {"families": list(FAMILIES.values()), "modules": say.split("modules"), "kinds": kinds}
     values |= {"swapped": counts, "parts": len(theirs), "fewest": min(counts), "largest": max(counts)}
+    values["width"] = BUILT_WIDTH
     return [Step("", rows, columns=("", "BERT", *FAMILIES.values()))], values
 
 
 def _modules(name: str) -> dict[str, str | None]:
     """Returns what a family has for each part of a BERT, by the names of classes; None where it has no such part."""
     family = family_named(name)
-    # 只要类的名字：建一个最小的；在 meta 设备上建 ModernBERT 反而要先载入编译器
+    # 只要类的名字：一层就够，宽度取 ELECTRA small 的，它的嵌入才比隐藏宽度窄；
+    # 在 meta 设备上建 ModernBERT 反而要先载入编译器
     with torch.random.fork_rng(devices=[]):
-        model: Any = family.backbone(family.config.named("1/64", vocab_size=8, pad_token_id=0))
+        model: Any = family.backbone(family.config.named(f"1/{BUILT_WIDTH}", vocab_size=8, pad_token_id=0))
     block = next(iter(model.encoder.blocks))
-    heads = {kind: family.heads.get(kind) for kind in ("masked_lm", "sequence_classifier")}
+    heads: dict[str, Any] = {kind: family.heads[kind] for kind in ("masked_lm", "sequence_classifier")}
     return {
         "embedding": type(model.embedding).__name__,
         "block": type(block).__name__,
         "encoder": type(model.encoder).__name__,
-        "pooler": None if model.pooler is None else "tanh(W C + b)",
-        **{kind: None if head is None else head.__name__ for kind, head in heads.items()},
+        # RoBERTa 的类里还建得出池化层，但分类器不读它：算作省去
+        "pooler": "tanh(W C + b)" if model.pooler and heads["sequence_classifier"].reads == "pooled" else None,
+        **{kind: head.__name__ for kind, head in heads.items()},
         "objective": family.objective,
-        "tokenizer": family.tokenizer,
     }
 
 

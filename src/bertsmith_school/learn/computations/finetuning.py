@@ -47,31 +47,30 @@ def answer_span(say: Words, *, start: NDArray[np.float64], end: NDArray[np.float
     """Scores every span of a passage by S·T_i and E·T_j, `[CLS]` first, and picks the best (§4.2, §4.3)."""
     if len(start) != len(end) or len(start) < 2:
         raise InputError(f"start has {len(start)} numbers and end {len(end)}: give as many, [CLS] and a token at least")
-    allowed = torch.ones(len(start), dtype=torch.bool)
+    count, scores = len(start), SpanScores(*(torch.tensor(row, dtype=torch.float32)[None] for row in (start, end)))
     # [CLS] 不是段落里的词：它的得分另有用处，即“无答案”
-    allowed[0] = False
-    found = best_spans(SpanScores(torch.tensor(start), torch.tensor(end)), allowed, count=len(start) ** 2)
-    first, last, score = found.spans[0]
-    count = len(start)
+    spans = best_spans(scores, torch.arange(count)[None] > 0, count=count**2)[0]
+    first, last, score = spans[0].tolist()
+    null = float(scores.start[0, 0] + scores.end[0, 0])
     tokens = tuple(say["token"].format(n) for n in range(1, count))
     sums = [[float(start[i] + end[j]) if j >= i else "" for j in range(1, count)] for i in range(1, count)]
-    answered = found.answer() is not None
-    verdict = say["answer"].format(first, last) if answered else say["none"]
+    answered = score > null
+    verdict = say["answer"].format(int(first), int(last)) if answered else say["none"]
     steps = [
         Step("", np.stack([start, end]), columns=("", "[CLS]", *tokens)),
         Step("", sums, rows=tokens, columns=("", *tokens)),
         score,
-        found.null_score,
+        null,
         verdict,
     ]
     values = {
-        "first": first,
-        "last": last,
+        "first": int(first),
+        "last": int(last),
         "score": score,
-        "null": found.null_score,
+        "null": null,
         "answered": answered,
         "verdict": verdict,
-        "spans": len(found.spans),
+        "spans": int(spans[:, 2].isfinite().sum()),
         # 与最好的片段一样，[CLS] 不参加：它不是段落里的词
         "crossed": float(end[1:].max() + start[1:].max()),
         "crossed_start": int(start[1:].argmax()) + 1,

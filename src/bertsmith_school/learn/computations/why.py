@@ -64,7 +64,7 @@ def own_answer(study: Study, *, text: str, hidden: str, layers: int) -> Found:
     """Counts the paths from a word to its own state, if no layer lets a token read itself (§3.1, the first task)."""
     ids = _short(study, text)
     place, pieces, count = study.places_of(hidden, text, ids)[0], study.pieces(ids), len(ids)
-    # 谁也不直接读自己：能回到自己的，只有绕过别的词的路
+    # 谁也不直接读自己：能回到自己的，只有经过别的词的路
     both = np.ones((count, count), dtype=np.int64) - np.eye(count, dtype=np.int64)
     left = np.tril(both)
     masked = both.copy()
