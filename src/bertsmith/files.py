@@ -173,11 +173,19 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any], *, beside: s
     if not path.exists():
         raise RunFolderError(f"{folder}: is not empty and holds no {kind}; choose another --out")
     found = read_json(path, dict[str, Any], RunFolderError, "choose another --out")
-    different = sorted(key for key in request.keys() | found.keys() if found.get(key) != request.get(key))
+    different = _different(request, found)
     if "format" in different:
         raise RunFolderError(f"{folder}: {written_by_another(found)}; choose another --out")
     if different:
         raise RunFolderError(f"{folder}: holds a {kind} with another {' and '.join(different)}; choose another --out")
+
+
+def _different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Returns the names of what two requests differ in, of settings each by itself."""
+    names = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    if names == ["settings"] and one.keys() == other.keys():
+        return _different(one["settings"], other["settings"])
+    return names
 
 
 def written_by_another(claim: dict[str, Any]) -> str:

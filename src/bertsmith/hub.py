@@ -105,6 +105,15 @@ def model_folder(folder: str | Path, *, weights: bool = True) -> Path:
     return _folders[key]
 
 
+def no_model_in(folder: str | Path, lacks: str = "config.json") -> CheckpointError:
+    """Returns why a folder holds no model, with the one that was perhaps meant: a run has it in `model`."""
+    place = Path(folder)
+    if not place.is_dir():
+        return CheckpointError(f"{folder}: there is no such folder")
+    meant = f"; did you mean {place / 'model'}?" if (place / "model").is_dir() else ""
+    return CheckpointError(f"{folder}: no {lacks}; this is not a model folder{meant}")
+
+
 def commit_of(folder: str | Path) -> str:
     """Returns the commit that a Hub name stands for in this process; empty for a path."""
     return "" if hub_name(folder) is None else model_folder(folder).name

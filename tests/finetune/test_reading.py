@@ -125,14 +125,15 @@ def test_a_note_names_no_folder_of_this_machine(source, said, note):
 def test_no_folder_of_this_machine_is_kept_of_a_beir_folder(tiny_model, tmp_path):
     folder = tmp_path / "ann" / "sci"
     (folder / "qrels").mkdir(parents=True)
-    passages = [{"_id": "d1", "text": "the man"}, {"_id": "d2", "text": "a book"}, {"_id": "d3", "text": ""}]
+    passages = [{"_id": "d1", "text": "the man"}, {"_id": "d2", "text": "a book"}, {"_id": "", "text": "bread"}]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in passages))
     (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "who"}\n{"_id": "q2", "text": "what"}\n')
-    (folder / "qrels" / "train.tsv").write_text("q1\td1\t1\nq2\td2\t1\nq2\td3\t1\n")
+    (folder / "qrels" / "train.tsv").write_text("q1\td1\t1\nq2\td2\t1\nq9\td1\t1\n")
     how = {"train": folder / "qrels" / "train.tsv", "dev": folder / "qrels" / "train.tsv", "faults": "skip"}
     done = bertsmith.finetune("embed", tiny_model, tmp_path / "run", **how, epochs=1)
     (note,) = FilesRead.of_run(tmp_path / "run").notes
-    assert note.startswith("sci: left out 2 judgements and texts: corpus.jsonl: line 3 has an empty text · ")
+    left_out = "corpus.jsonl: line 3 has an empty _id · train.tsv: judges query 'q9', which queries.jsonl lacks"
+    assert note.startswith(f"sci: left out 2 judgements and texts: {left_out}; ")
     card = (done.model_folder / "README.md").read_text(encoding="utf-8")
     for kept in ((tmp_path / "run" / READING_FILE).read_text(), done.report.read_text(encoding="utf-8"), card):
         assert str(folder.parent) not in kept
@@ -159,7 +160,7 @@ def test_a_url_is_downloaded_once(reviews, tiny_model, tmp_path, monkeypatch):
     bertsmith.solve(URL, tmp_path / "solved", faults="skip")
     assert opened.count(URL) == 4
     with pytest.raises(InputError, match=f"^{URL}: line 32 has an empty label"):
-        bertsmith.look(URL, faults="refuse")
+        bertsmith.look(URL, task="classify", faults="refuse")
 
 
 @pytest.mark.parametrize("command", ["finetune", "evaluate"])

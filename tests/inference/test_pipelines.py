@@ -119,7 +119,7 @@ def test_a_text_is_the_same_alone_and_among_500(minilm_folder, real):
 
 
 def test_a_stream_gives_the_vectors_of_a_call(real, monkeypatch):
-    monkeypatch.setattr("bertsmith.inference.engine.PART", 3)
+    monkeypatch.setattr("bertsmith.inference.embed.PART", 3)
     blocks = list(real.stream(iter(TEXTS), dims=8))
     assert [len(block) for block in blocks] == [3, 3]
     np.testing.assert_allclose(np.concatenate(blocks), real(TEXTS, dims=8), atol=1e-6)

@@ -303,7 +303,9 @@ def test_damaged_descriptions_are_one_line(notes_index):
 
 def test_bad_folders_are_one_line(notes, tiny_model, tmp_path, settings):
     with pytest.raises(CheckpointError, match="holds no index; .*: bertsmith index FOLDER --model MODEL --out"):
-        load_index(tmp_path)
+        load_index(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match=f"index {notes} --model MODEL --out {notes}.index"):
+        load_index(notes)
     with pytest.raises(InputError, match="no such folder"):
         build_index(tmp_path / "none", tiny_model, tmp_path / "x", settings)
     with pytest.raises(CheckpointError):

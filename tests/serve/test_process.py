@@ -16,7 +16,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.serve import run
 from bertsmith.serve.guard import ApiKeys
 from bertsmith.serve.run import listening_socket
@@ -199,11 +199,12 @@ def test_names_of_models(models, tmp_path):
     assert named_models([f"it={odd}"]) == (("it", str(odd)),)
     for given, said in (
         ([base, base], "two are called 'base'"),
-        ([str(tmp_path / "none")], "no config.json"),
+        ([str(tmp_path / "none")], "there is no such folder"),
+        ([str(tmp_path)], "no config.json"),
         ([f"../x={base}"], "cannot be a name"),
         ([str(odd)], "cannot be a name"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises((InputError, CheckpointError), match=said):
             named_models(given)
 
 

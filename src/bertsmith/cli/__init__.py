@@ -149,7 +149,7 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
         if debug or explain is None:
             raise
         # 不带参数时解析库已打印帮助，错误文字为空，没有什么可补充的
-        return _fail(f"{explain()} See --help.", 2) if explain() else 2
+        return _fail(f"{explain().rstrip('.')}. See --help.", 2) if explain() else 2
     # typer 自己接住 Ctrl-C，只把退出码交回来
     if outcome == _INTERRUPTED:
         goes_on = not _RESUMING.isdisjoint((" ".join(words[:1]), " ".join(words[:2])))

@@ -21,6 +21,7 @@ from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import WINDOWS_LIMIT, Evaluation, Task
 from bertsmith.finetune.trials import SearchResult
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelConfig
 from bertsmith.reporting.page import environment
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
@@ -90,7 +91,7 @@ def model_card(
             examples=f"{files['train'].examples:,}",
             hub_metrics=_hub_metrics(result),
             labels=[_code(str(label)) for label in described.get("labels", ())],
-            length=task.length_limit(model_folder, settings.max_length),
+            length=InferenceConfig(max_length=settings.max_length).length_for(config),
             lowercase=tokenizer.lowercase,
             paired=bool(described.get("paired")),
             read=[] if read is None else [[part, _code(line)] for part, line in read.lines],

@@ -360,7 +360,8 @@ def _write_cards(
     for folder, described in whose.items():
         # 同样的文件夹只会得到同样的卡片：已有的可能是用户改过的，不覆盖
         if folder.is_dir() and not (folder / "README.md").exists():
-            task, _ = load_task(folder)
+            # 用户没有说长度时，起点的文件夹可能说了：写实际读的
+            task, length = load_task(folder)
             told: dict[str, Any] = {"base": str(base), "files": files, "searched": searched, "read": read, **described}
-            card = model_card(result, task, settings, **told)
+            card = model_card(result, task, replace(settings, max_length=length), **told)
             write_text(folder / "README.md", card)

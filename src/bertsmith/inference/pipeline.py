@@ -147,7 +147,15 @@ class Pipeline:
     @classmethod
     def model_in(cls, folder: str | Path) -> Any:
         """Loads the model; heads that the pipeline does not read are left out."""
-        return cls.architectures[0].from_pretrained(folder)
+        try:
+            return cls.architectures[0].from_pretrained(folder)
+        except CheckpointError as error:
+            learned = read_task_file(folder).get("task", cls.name)
+            if learned == cls.name:
+                raise
+            raise CheckpointError(
+                f"{folder}: was fine-tuned for {learned}, and has no head for {cls.name}; name the model it came from"
+            ) from error
 
     @classmethod
     def is_for(cls, architecture: str, config: ModelConfig) -> bool:
@@ -187,6 +195,8 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
     task = read_task_file(folder).get("task")
     if task is not None:
         return (str(task),)
+    # 没有 config.json 的不是模型文件夹：先说这个，而不是列出所有架构
+    config = ModelConfig.load(folder)
     architecture, pipelines = read_architecture(folder), all_pipelines()
     read = tuple(model for pipeline in pipelines.values() for model in pipeline.architectures)
     known = [name for name, model in architectures_by_name().items() if issubclass(model, read)]
@@ -194,7 +204,6 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
         found = f"holds a {architecture}, which no pipeline reads"
         holds = found if architecture else "config.json names no architecture"
         raise CheckpointError(f"{folder}: {holds}; it must be one of {', '.join(known)}")
-    config = ModelConfig.load(folder)
     return tuple(name for name, pipeline in pipelines.items() if pipeline.is_for(architecture, config))
 
 

@@ -83,6 +83,8 @@ def gain_of_twice(curve: Curve) -> float:
 def in_a_sentence(curve: Curve, metric: str) -> str:
     """Says what twice the labels would bring."""
     gain, rows = gain_of_twice(curve), 2 * curve[-1][0]
+    if (last := curve[-1][1] - curve[-2][1]) <= 0:
+        return f"what {rows:,} rows would bring is not clear: the last doubling brought {last:+.3f} of {metric}"
     return f"{rows:,} labelled rows, twice as many, would bring words alone about {gain:+.3f} of {metric}"
 
 

@@ -260,9 +260,11 @@ def too_short(
     within = f"in {minutes:g} minutes"
     if spent > minutes / 2:
         # 准备已经用去一半以上：说清楚还剩多少，而不是「1 分钟里的 3 分钟」
-        within = f"preparation and report take {spent:.2g} minutes; in {minutes / 2:g}, half of those asked for,"
+        within = (
+            f"preparation and report take {round(spent, 2):g} minutes; in {minutes / 2:g}, half of those asked for,"
+        )
     elif spent:
-        within += f", {spent:.2g} of them for preparation and report,"
+        within += f", {round(spent, 2):g} of them for preparation and report,"
     return ConfigError(
         f"{within} {size} takes {steps} of at least {FEWEST_STEPS} steps on this machine; give {enough:g} minutes"
         f"{' or a smaller size' * smaller}"

@@ -48,7 +48,7 @@ from bertsmith.journeys.source import (
 )
 from bertsmith.journeys.village import REVIEW_RECIPE, REVIEWS, bundled_world
 from bertsmith.kernels.layers import best_device, on_device
-from bertsmith.model import family_named
+from bertsmith.model import ModelConfig, family_named
 from bertsmith.objectives import objective_named
 from bertsmith.settings import Checked, Result, changed, divided, option
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
@@ -229,11 +229,12 @@ def _fitted(
     spent = _minutes_spent(begun)
     left, fewest = minutes_left(minutes, spent), pace.minutes_for_fewest
     if 60 * fewest > latest_end(left):
-        raise too_short(recipe.model.size, pace.steps_within(left), fewest, minutes, spent, smaller=True)
+        is_larger = ModelConfig.shape_of(recipe.model.size) > (1, 64)
+        raise too_short(recipe.model.size, pace.steps_within(left), fewest, minutes, spent, smaller=is_larger)
     if spent > minutes / 2:
         console.print(
-            f"    preparation and report take {spent:.2g} minutes; half of the {minutes:g} are kept for pre-training,"
-            " so that the command ends later than asked"
+            f"    preparation and report take {round(spent, 2):g} minutes; half of the {minutes:g} are kept for"
+            " pre-training, so that the command ends later than asked"
         )
     # 训练自己还要再计一次时：那几步也算在这些分钟里
     return recipe.changed(minutes=max(left - pace.minutes_for_timing, fewest))

@@ -7,6 +7,8 @@ of words (BM25), and of both. Other held-out sentences choose the weight of the 
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,6 +29,7 @@ from bertsmith.finetune.tasks.embed import EmbeddingOptions, EmbeddingTask
 from bertsmith.finetune.tasks.embed_kinds import Search, VectorScores, score_vectors
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Embed
+from bertsmith.inference.embed import UNTRAINED
 from bertsmith.kernels.layers import best_device
 from bertsmith.model import ModelConfig
 from bertsmith.retrieval import IndexSettings, build_index
@@ -166,7 +169,10 @@ def compare_ways(
     words = LexicalSearch.build(passages)
     scored: dict[str, list[NDArray[np.float32]]] = {WAYS[0]: [words.scores(pair.query) for pair in pairs]}
     for way, model in ((WAYS[1], before), (WAYS[2], after)):
-        embed = Embed.load(model)
+        with warnings.catch_warnings():
+            # 训练之前的向量本来就是拿来对照的：不必警告
+            warnings.filterwarnings("ignore", message=f".*{re.escape(UNTRAINED)}")
+            embed = Embed.load(model)
         known, wanted = embed(passages), embed([pair.query for pair in pairs])
         scored[way] = list(wanted @ known.T)
     both = list(zip(scored[WAYS[2]], scored[WAYS[0]], strict=True))

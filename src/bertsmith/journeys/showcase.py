@@ -219,7 +219,7 @@ def _next_commands(run: Path, result: QuickstartResult, examples: Sequence[Fille
         else:
             # 句子有长有短：照着敲的命令要短
             shortest = min((asked.query for asked in result.search.examples), key=len)
-            commands.append(["search", str(run / "index"), shortest])
+            commands.append(["search", str(run / "index"), " ".join(shortest.split()[:8])[:60]])
         labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
         commands.append(["finetune", "classify", "--model", model, *labelled, "--out", "runs/classifier"])
     return [f"bertsmith {shlex.join(command)}" for command in commands]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bertsmith.batch import CAUSAL, FULL, AttentionMask
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import parse_json
-from bertsmith.hub import model_folder
+from bertsmith.hub import model_folder, no_model_in
 from bertsmith.model.family import Family, families
 from bertsmith.settings import Checked
 
@@ -200,7 +200,7 @@ class ModelConfig(Checked):
         try:
             values = parse_json(path)
         except FileNotFoundError:
-            raise CheckpointError(f"{folder}: no config.json; this is not a model folder") from None
+            raise no_model_in(path.parent) from None
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: not valid JSON ({error})") from None
         if not isinstance(values, dict):
@@ -342,7 +342,10 @@ def _parse_layers_and_hidden(size: str) -> tuple[int, int]:
         raise ConfigError(f"size {size!r} is unknown; use one of {', '.join(NAMED_SIZES)} or L/H such as 6/384")
     layers, hidden = int(match[1]), int(match[2])
     if layers == 0 or hidden == 0 or hidden % 64:
-        raise ConfigError(f"size {size!r}: L must be positive and H a positive multiple of 64, the size of a head")
+        raise ConfigError(
+            f"size {size!r}: give layers and width, such as 1/64: at least one layer, and a positive multiple of 64,"
+            " the width of a head"
+        )
     return layers, hidden
 
 

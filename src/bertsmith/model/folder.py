@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, chunks_of, make_folder, parse_json, read_json
-from bertsmith.hub import model_folder
+from bertsmith.hub import model_folder, no_model_in
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import PublishedNames
 
@@ -255,7 +255,7 @@ def fingerprint_weights(folder: str | Path) -> str:
     folder = model_folder(folder)
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
-        raise CheckpointError(f"{folder}: no model.safetensors; name a model folder")
+        raise no_model_in(folder, "model.safetensors")
     digest = hashlib.blake2b(digest_size=16)
     try:
         for file in files:

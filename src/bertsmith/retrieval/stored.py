@@ -227,9 +227,10 @@ def read_claim(folder: Path) -> Claim:
     """Reads what an index is of."""
     path = folder / CLAIM
     if not path.is_file():
-        raise CheckpointError(
-            f"{folder}: holds no index; make one with: bertsmith index FOLDER --model MODEL --out {folder}"
-        )
+        # 名字指的可能是文本的文件夹：索引不能建在里面
+        is_free = not folder.is_dir() or not any(folder.iterdir())
+        made = f"FOLDER --model MODEL --out {folder}" if is_free else f"{folder} --model MODEL --out {folder}.index"
+        raise CheckpointError(f"{folder}: holds no index; make one with: bertsmith index {made}")
     found: dict[str, Any] = read_json(path, dict, CheckpointError, _ADVICE)
     if found.get("format") != FORMAT:
         raise CheckpointError(

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import from_json
-from bertsmith.hub import hub_name, model_folder
+from bertsmith.hub import hub_name, model_folder, no_model_in
 from bertsmith.inference.engine import Precision
 from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.inference.linear import WORDS_FILE
@@ -77,7 +77,7 @@ class ServeSettings(Checked):
 
     def _check_together(self) -> None:
         if not self.models:
-            raise ConfigError("no model to serve; pass --model DIR")
+            raise ConfigError("no model to serve; pass --model DIR, or --index DIR for the model that made it")
 
     @property
     def reading_bytes(self) -> int:
@@ -124,7 +124,7 @@ def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
         folder = str(model_folder(place)) if place else place
         # 只有词的模型没有 config.json
         if not any((Path(folder) / name).is_file() for name in ("config.json", WORDS_FILE)):
-            raise InputError(f"{folder!r} is not a model folder: it has no config.json")
+            raise no_model_in(folder)
         found.append((name, folder))
     return tuple(found)
 

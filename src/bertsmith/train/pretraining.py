@@ -117,7 +117,7 @@ def verdict_on(loss: float, unigram_entropy: float) -> str:
         return ""
     figures = f"({loss:.2f} nats, and {unigram_entropy:.2f} by frequencies alone)"
     if gained <= 0:
-        return f"Worse than word frequencies {figures}: give more minutes, or a smaller size."
+        return f"Worse than word frequencies {figures}: give more minutes, more text, or a smaller size."
     if gained < BARELY * unigram_entropy:
         return f"Barely better than word frequencies {figures}: give more minutes, or more text."
     return f"Better than word frequencies {figures}: the model uses context."

@@ -186,7 +186,7 @@ def test_what_is_wrong_is_said_with_file_and_line(tmp_path, content, columns, me
 def test_the_hint_by_number_never_learns_from_the_id(tmp_path, read_file, content, options, hint):
     path = tmp_path / "data.tsv"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=rf"such as {hint}$"):
+    with pytest.raises(InputError, match=rf"such as {hint}, or --header"):
         read_file(path, options)
 
 

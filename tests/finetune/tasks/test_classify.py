@@ -79,6 +79,8 @@ def test_the_same_command_again_reads_the_result(tiny_model, tmp_path, monkeypat
     first = fine_tune_classifier(*arguments)
     monkeypatch.setattr("bertsmith.finetune.run.BertTrainer", lambda *_, **__: pytest.fail("trained again"))
     assert fine_tune_classifier(*arguments) == first
+    with pytest.raises(RunFolderError, match="holds a finetune with another epochs and seed;"):
+        fine_tune_classifier(*arguments[:-1], replace(SETTINGS, epochs=7, seed=9))
     with pytest.raises(RunFolderError, match="another train"):
         fine_tune_classifier(tiny_model, make_examples(18), make_examples(8), run, SETTINGS)
     (run / "result.json").write_text(json.dumps({"accuracy": 1.0}))

@@ -346,7 +346,8 @@ def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnNa
     if width > len(layout.order) and any(column.required for column in missing):
         example = _example(table, missing, left)
         raise InputError(
-            f"{table.path}: {width} columns and no header; say which is which by number, such as {example}"
+            f"{table.path}: {width} columns and no header; say which is which by number, such as {example}, or --header"
+            " where line 1 names them"
         )
     # 只剩一列没有说，它就是剩下的那一样
     if len(untold) == len(left) == 1:
