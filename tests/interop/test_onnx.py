@@ -279,7 +279,7 @@ def test_bad_input_ends_with_one_line_and_nothing_written(says, tiny_model, tmp_
     before = sorted(tmp_path.rglob("*"))
     for source, out, message in (
         ("empty", "a.onnx", "this is not a model folder"),
-        ("nowhere", "a.onnx", "this is not a model folder"),
+        ("nowhere", "a.onnx", "there is no such folder"),
         ("there.onnx", "a.onnx", "there.onnx"),
         ("tiny-model", "there.onnx", "is there already"),
         ("tiny-model", "full", "is there already"),

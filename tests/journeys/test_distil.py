@@ -121,7 +121,7 @@ def test_a_student_narrower_than_what_its_teacher_keeps_gives_all_of_its_own_num
         ({"size": "1/48"}, "48"),
         ({"size": "1/128", "loss": ("states",)}, "use relations"),
         ({"size": "1/64", "loss": ("smoke",)}, "teacher loss"),
-        ({"size": "1/64", "temperature": 0.0}, "over 0"),
+        ({"size": "1/64", "temperature": 0.0}, "is 0.0; give more than 0"),
     ],
 )
 def test_what_cannot_be_a_student(teacher, text, tmp_path, options, message):

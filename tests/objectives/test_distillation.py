@@ -217,8 +217,8 @@ def test_a_teacher_that_changed_is_refused(village_small, teacher, tmp_path):
     [
         ({"teacher_loss": ("warmth",)}, "teacher loss"),
         ({"teacher_loss": ("states", "states")}, "named twice"),
-        ({"teacher_temperature": 0.0}, "over 0"),
-        ({"teacher_temperature": math.nan}, "over 0"),
+        ({"teacher_temperature": 0.0}, "is 0.0; give more than 0"),
+        ({"teacher_temperature": math.nan}, "is nan; give a finite number"),
         ({"objective": "ltr"}, "use mlm"),
         ({"family": "electra", "objective": "rtd"}, "use mlm"),
     ],

@@ -90,7 +90,10 @@ def solve(
     print(f"{name} {value:.3f} on {scored}; kept in {found.model_folder}")
     if unlabelled is not None:
         print(f"what to label next is in {found.folder / LABEL_NEXT}")
-    print(f'report in {found.report}; use it: bertsmith predict --model {found.model_folder} "…"')
+    use = f"index FOLDER --out folder.index --model {found.model_folder}"
+    if found.details.task != "embed":
+        use = f'predict --model {found.model_folder} "…"'
+    print(f"report in {found.report}; use it: bertsmith {use}")
 
 
 @declares("bertsmith.journeys.adapt.AdaptationOptions")

@@ -9,8 +9,6 @@ import gradio as gr
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.hub import model_folder
-from bertsmith.inference.embed import is_untrained
 from bertsmith_school.lab.figures import draw_matrix, draw_scatter
 from bertsmith_school.lab.markup import written
 from bertsmith_school.lab.models import LabError, LabModel, received
@@ -54,8 +52,8 @@ def similarity_map(model: LabModel, text: str) -> SimilarityMap:
         )
     vectors = model.embed(lines)
     points, shares = principal_components(vectors)
-    untrained = is_untrained(model_folder(model.served.folder))
     # 舍入会让同一文本的余弦略大于 1
+    untrained = "note" in model.served.describe()
     return SimilarityMap(lines, np.clip(vectors @ vectors.T, -1.0, 1.0), points, shares, untrained)
 
 

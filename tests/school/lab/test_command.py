@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from bertsmith.errors import InputError
+from bertsmith.errors import CheckpointError, InputError
 from bertsmith.hub import BUNDLED
 from bertsmith.serve import pages
 from bertsmith.serve.settings import ServeSettings
@@ -52,7 +52,7 @@ def test_without_a_model_it_opens_with_the_trained_village_and_its_task(notes, m
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="no config.json"):
+    with pytest.raises(CheckpointError, match="no config.json"):
         called(["--model", str(tmp_path)], monkeypatch)
 
 
