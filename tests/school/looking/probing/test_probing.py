@@ -199,8 +199,8 @@ class PerfectReader:
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
 
-    def __call__(self, text, *, top_k):
-        words = text.split()
+    def __call__(self, texts, *, top_k):
+        words = texts[0].split()
         blank = words.index("[MASK]")
         for pattern in CAPTIONS:
             slots = pattern.split()
@@ -209,8 +209,8 @@ class PerfectReader:
                 filled = {s[1:-1]: w for s, w in zip(slots, words, strict=True) if s[0] == "{" and w != "[MASK]"}
                 odds = caption_odds(pattern, filled, slots[blank][1:-1])
                 if odds:
-                    return [[Candidate(w, p) for w, p in sorted(odds.items(), key=lambda item: -item[1])]]
-        raise AssertionError(text)
+                    return [[[Candidate(w, p) for w, p in sorted(odds.items(), key=lambda item: -item[1])]]]
+        raise AssertionError(texts)
 
 
 def test_nobody_is_nearer_to_the_village_than_a_perfect_reader(folder):
