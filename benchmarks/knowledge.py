@@ -50,7 +50,7 @@ def main() -> None:
     tasks = [task for task in field_tasks(DATA / "tasks")[0] if task.name != "ChnSentiCorp"]
     if options.quick:
         run = Path("runs/bench-quick/knowledge")
-        bertsmith.quickstart(str(DATA / "corpus" / "wiki"), run, size="1/64", minutes=0.5, vocab_size=1000)
+        bertsmith.quickstart(str(DATA / "corpus" / "wiki"), run, size="1/64", minutes=1.0, vocab_size=1000)
         options.runs, options.seeds = [run], 1
         tasks = [replace(task, examples=FEW_LABELS) for task in tasks if task.name == "SST-2"]
     results = results_of("knowledge", options)

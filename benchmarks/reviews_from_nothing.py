@@ -42,7 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     how = ["--size", "1/64"] if options.quick else []
     if options.quick:
-        options.minutes, options.seeds, options.out = 0.5, 1, Path("runs/bench-quick/reviews_from_nothing")
+        options.minutes, options.seeds, options.out = 1.0, 1, Path("runs/bench-quick/reviews_from_nothing")
     results = results_of("reviews_from_nothing", options)
     made = {"minutes": options.minutes, "pieces": PIECES}
     texts = options.out / "texts"

@@ -46,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     results = results_of("village", options)
     for seed in range(options.seeds):
-        measure = partial(lived, seed, options.sequences, 1.0 if options.quick else None)
+        measure = partial(lived, seed, options.sequences, 2.0 if options.quick else None)
         print(results.get({"name": "the bundled village", "seed": seed, "sequences": options.sequences}, measure))
 
 
