@@ -47,6 +47,11 @@ _HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 """The folders that this thread of work has locked."""
 
 
+def printable(text: str) -> str:
+    """Returns a text that every terminal and page can hold: file names and keys of JSON may have half a character."""
+    return HALF_CHARACTER.sub("\ufffd", text)
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write a file or fill a folder at; moves it to `path` when the block ends well.

@@ -62,8 +62,9 @@ def corpus(
             rate = progress.rate("tokenizing", done)
             progress.update("tokenizing", done, total, figures + (f", {rate / 1e6:.1f} MB/s" if rate else ""))
 
-        how: dict[str, Any] = {"engine": engine, "workers": workers, "on_progress": show, "on_note": progress.note}
-        built = build_corpus(text, tokenizer, out, **how, **settings)
+        built = build_corpus(
+            text, tokenizer, out, engine=engine, workers=workers, on_progress=show, on_note=progress.note, **settings
+        )
     for split in (TRAIN, HELDOUT):
         counts = built.details.counts[split]
         print(f"{split}: {counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens")

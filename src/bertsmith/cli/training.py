@@ -71,6 +71,7 @@ def solve(
 
     from bertsmith.journeys.solve import LABEL_NEXT
     from bertsmith.journeys.solve import solve as find
+    from bertsmith.journeys.solved import next_command
     from bertsmith.train.monitor import TrainingStopped
 
     files: dict[str, Any] = {
@@ -90,10 +91,7 @@ def solve(
     print(f"{name} {value:.3f} on {scored}; kept in {found.model_folder}")
     if unlabelled is not None:
         print(f"what to label next is in {found.folder / LABEL_NEXT}")
-    use = f"index FOLDER --out folder.index --model {found.model_folder}"
-    if found.details.task != "embed":
-        use = f'predict --model {found.model_folder} "…"'
-    print(f"report in {found.report}; use it: bertsmith {use}")
+    print(f"report in {found.report}; use it: {next_command(found.details, found.folder)}")
 
 
 @declares("bertsmith.journeys.adapt.AdaptationOptions")

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertsmith.data.corpus.plan import CorpusOptions, InputChunk, read_chunk
 from bertsmith.data.reading.documents import readable_sources
-from bertsmith.data.reading.opening import BETWEEN, encodings_of
+from bertsmith.data.reading.opening import BETWEEN, encodings_of, endings_of
 from bertsmith.data.reading.sources import Span, few_names
 from bertsmith.data.reading.tables import (
     NUMBER,
@@ -424,7 +424,6 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
     texts = [" ".join(document.sentences) for document in documents]
     sentences = sum(len(document.sentences) for document in documents)
     said = f"{sentences:,} sentences in documents ({BETWEEN[rule]})"
-    kinds = Counter(ending_of(Path(one.name)) or "without an ending" for one in sources)
     found = Look(
         name_of(source),
         ", ".join(filter(None, ("text", encodings_of(decoded, options.encoding), said))),
@@ -437,7 +436,7 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
         len(texts) - len(set(texts)),
         0,
         scripts_in(texts),
-        kinds=dict(kinds.most_common()),
+        kinds=endings_of(sources),
         notes=tuple(notes),
     )
     return _with_languages(found, texts)

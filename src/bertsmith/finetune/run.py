@@ -166,8 +166,8 @@ def fine_tune(
             _remove_state(folder)
             return FineTuningResult.load(folder / "result.json")
         shown = console or Console(quiet=True)
-        asked = (task, Path(model_folder), folder, settings, shown, device, teacher, listeners, weights)
-        return FineTuningRun(*asked).finish(train, dev, test)
+        started = FineTuningRun(task, Path(model_folder), folder, settings, shown, device, teacher, listeners, weights)
+        return started.finish(train, dev, test)
 
 
 def _require_precision(folder: Path, settings: FineTuningSettings, precision: str) -> None:

@@ -138,13 +138,17 @@ def solved_page(
     first, last = solved.tries[0], solved.tries[-1]
     verdict = f"The best answer: {solved.answer}, with {metric} {last.score:.3f} on {held}"
     verdict += f", where {first.name} gives {first.score:.3f}." if first.score is not None else "."
+    commands = [next_command(solved, folder), f"bertsmith serve --model {shlex.quote(str(folder / 'model'))}"]
+    return render_report(f"Solved: {solved.task}, {source}", lead, parts, verdict=verdict, commands=commands)
+
+
+def next_command(solved: Solved, folder: Path) -> str:
+    """Returns the command that uses the answer in a folder."""
     model = shlex.quote(str(folder / "model"))
     # 向量没有“预测”：用它建索引
-    use, given = (
-        ("index YOUR_FOLDER", "--out folder.index") if task.name == "embed" else ("predict", "--file YOUR_FILE.txt")
-    )
-    commands = [f"bertsmith {use} --model {model} {given}", f"bertsmith serve --model {model}"]
-    return render_report(f"Solved: {solved.task}, {source}", lead, parts, verdict=verdict, commands=commands)
+    if solved.task == "embed":
+        return f"bertsmith index YOUR_FOLDER --model {model} --out folder.index"
+    return f"bertsmith predict --model {model} --file YOUR_FILE.txt"
 
 
 def cells_of(found: Try, metric: str) -> list[str]:

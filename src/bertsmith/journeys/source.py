@@ -73,7 +73,7 @@ class TextSource:
     def opening(self) -> list[str]:
         """What was understood of it, a line each."""
         files = list(map(source_of, self.files))
-        return opening_lines(self.name, files, self.encoding, self.documents, size=self.bytes)
+        return opening_lines([self.name], files, self.encoding, self.documents, size=self.bytes)
 
     def tell(self, console: Console | None, indent: str = "") -> None:
         """Says what was understood of it; nothing where there is no console."""

@@ -148,8 +148,9 @@ def topics(
     elif held.resolve() in (out.resolve(), *out.resolve().parents):
         raise RunFolderError(f"{out}: lies in {folder}, whose files are read; choose another --out")
     else:
-        how: dict[str, Any] = {"device": device, "on_progress": on_progress, "on_note": on_note}
-        held = index(folder, model, out / "index", **how, **settings).folder
+        held = index(
+            folder, model, out / "index", device=device, on_progress=on_progress, on_note=on_note, **settings
+        ).folder
     opened = load_index(held)
     found = find_topics(opened, count)
     write_json(out / "topics.json", {"coherence": found.coherence, **_plain(found)})

@@ -176,7 +176,7 @@ def build_index(
             from bertsmith.data.reading.opening import opening_lines
 
             files = [path for path in map(Path(folder).joinpath, digests) if str(path) not in faults]
-            for line in opening_lines(str(folder), list(map(source_of, files)), settings.encoding, "file"):
+            for line in opening_lines([folder], list(map(source_of, files)), settings.encoding, "file"):
                 on_note(line)
         if new and (note := left_out([folder], text_endings(), faults)):
             warnings.warn(note, stacklevel=2)
@@ -435,7 +435,6 @@ def index(
         kind = type(folder).__name__
         raise InputError(f"folder: is a {kind}; hits name file and line, so write each text to a .txt file of a folder")
     with on_device(device):
-        told: dict[str, Any] = {"on_progress": on_progress, "on_note": on_note}
-        found = build_index(folder, model, out, built(IndexSettings, chosen), **told)
+        found = build_index(folder, model, out, built(IndexSettings, chosen), on_progress=on_progress, on_note=on_note)
     names = ("documents", "passages", "embedded", "added", "changed", "deleted")
     return Result(Path(out), {name: getattr(found, name) for name in names}, None, None, found)

@@ -29,6 +29,7 @@ from torch.nn.functional import gelu, layer_norm
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, may_read: Tensor) -> Tensor:
     """Attention where token i reads token j only if may_read[i, j]; `torch.ones(S, S).tril()` reads to the left."""
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    # 不许读的位置得负无穷，softmax 之后权重正好是 0
     scores = scores.masked_fill(may_read == 0, -torch.inf)
     return scores.softmax(dim=-1) @ value
 
@@ -49,6 +50,7 @@ def word_pieces(word: str, ids: dict[str, int]) -> Tensor:
 
 def embeddings(ids: Tensor, segments: Tensor, w: dict[str, Tensor]) -> Tensor:
     """The sum of three rows for each token, normalised: [S] ids and segments → [S, H]."""
+    # 三张表各管一件事：是什么词、在第几段、在什么位置
     what = w["word.weight"][ids]
     which = w["token_type.weight"][segments]
     where = w["position.weight"][: len(ids)]
@@ -58,6 +60,7 @@ def embeddings(ids: Tensor, segments: Tensor, w: dict[str, Tensor]) -> Tensor:
 
 def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Z = softmax(Q Kᵀ / √D) V for [..., S, D] (Vaswani et al. 2017, equation 1)."""
+    # 除以 √D：D 个乘积之和的方差随 D 变大，不除的话 softmax 会饱和，梯度接近 0
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     weights = scores.softmax(dim=-1)
     return weights @ value
@@ -67,6 +70,7 @@ def multi_head_attention(x: Tensor, w: dict[str, Tensor], heads: int) -> Tensor:
     """Attention in A heads on the states [S, H]; the rows of `qkv` are those of Q, K and V, head by head."""
     projected = x @ w["qkv.weight"].T + w["qkv.bias"]
     query, key, value = projected.view(len(x), 3, heads, -1).permute(1, 2, 0, 3)
+    # 每个头在自己的 D 维里各算各的，再首尾相接
     joined = attention(query, key, value).transpose(0, 1).reshape(len(x), -1)
     return joined @ w["output.weight"].T + w["output.bias"]
 
@@ -78,6 +82,7 @@ def block(x: Tensor, w: dict[str, Tensor], heads: int) -> Tensor:
         return layer_norm(states, states.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
 
     own = {name.removeprefix("attention."): each for name, each in w.items() if name.startswith("attention.")}
+    # BERT 先加残差、再归一化（post-norm）
     x = norm(x + multi_head_attention(x, own, heads), "attention_norm")
     inner = gelu(x @ w["intermediate.weight"].T + w["intermediate.bias"])
     return norm(x + inner @ w["output.weight"].T + w["output.bias"], "output_norm")
@@ -96,6 +101,7 @@ def parameter_count(v: int, p: int, h: int, i: int, layers: int) -> Tensor:
 def hide_pieces(ids: Tensor, special: Tensor, mask_id: int, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Chooses 15 % of the pieces; 80 % of these become [MASK], 10 % another piece, 10 % stay. Returns labels, too."""
     chosen = (torch.rand(len(ids)) < 0.15) & ~special
+    # 微调时没有 [MASK]：留一成原样、一成换别的词，模型才不能只看 [MASK] 行事
     fate = torch.rand(len(ids))
     hidden = torch.where(chosen & (fate < 0.8), mask_id, ids)
     hidden = torch.where(chosen & (fate >= 0.9), torch.randint(vocab_size, ids.shape), hidden)
@@ -104,6 +110,7 @@ def hide_pieces(ids: Tensor, special: Tensor, mask_id: int, vocab_size: int) -> 
 
 def masked_lm_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean of -log p(true piece) over the hidden ones: [S, V] and [S], -100 where nothing was hidden."""
+    # 只有遮住的位置计入损失
     hidden = labels != -100
     log_p = logits[hidden].log_softmax(dim=-1)
     return -log_p.gather(1, labels[hidden, None]).mean()
@@ -141,6 +148,7 @@ def classifier_loss(cls: Tensor, w: dict[str, Tensor], label: int) -> Tensor:
 
 def tagging_loss(states: Tensor, w: dict[str, Tensor], labels: Tensor) -> Tensor:
     """Mean of -log p(true tag) over words: states [S, H]; labels [S] at first pieces, -100 at all other tokens."""
+    # 一个词切成几片时，只看第一片
     first = labels != -100
     logits = states[first] @ w["weight"].T + w["bias"]
     return -logits.log_softmax(dim=-1).gather(1, labels[first, None]).mean()
@@ -150,6 +158,7 @@ def best_span(states: Tensor, w: dict[str, Tensor]) -> Tensor:
     """Start, end and score of the best span in states [S, H], and the score of no answer, the span at [CLS]."""
     start, end = (states @ w["weight"].T + w["bias"]).T
     scores = start[:, None] + end
+    # 终点不能在起点之前；[CLS] 不是段落里的词
     allowed = torch.ones_like(scores).triu()
     allowed[0] = 0
     scores = scores.masked_fill(allowed == 0, -torch.inf)
@@ -187,6 +196,7 @@ def soft_target_loss(student: Tensor, teacher: Tensor, temperature: float) -> Te
     """How far a student's logits [N, V] are from its teacher's: T² · KL(teacher ‖ student) at a temperature T."""
     own = (student / temperature).log_softmax(dim=-1)
     other = (teacher / temperature).log_softmax(dim=-1)
+    # 梯度随 1/T² 变小：乘回 T²，换温度时不必改学习率
     return temperature**2 * (other.exp() * (other - own)).sum(dim=-1).mean()
 
 
@@ -195,6 +205,7 @@ def albert(ids: Tensor, w: dict[str, Tensor], block: Callable[[Tensor], Tensor],
     total = w["word.weight"][ids] + w["token_type.weight"][0] + w["position.weight"][: len(ids)]
     narrow = layer_norm(total, total.shape[-1:], w["norm.weight"], w["norm.bias"], eps=1e-12)
     x = narrow @ w["projection.weight"].T + w["projection.bias"]
+    # 同一个块反复用：参数不随层数增加
     for _ in range(layers):
         x = block(x)
     return x
@@ -202,6 +213,7 @@ def albert(ids: Tensor, w: dict[str, Tensor], block: Callable[[Tensor], Tensor],
 
 def replaced_token_loss(logits: Tensor, written: Tensor, read: Tensor) -> Tensor:
     """Mean of -log p(replaced, or original) over all S tokens; a logit above 0 says that the token was replaced."""
+    # 每个词元都有损失，而不只是遮住的那些
     replaced = written != read
     p = logits.sigmoid()
     return -torch.where(replaced, p, 1 - p).log().mean()
@@ -213,6 +225,7 @@ def pre_norm_block(x: Tensor, w: dict[str, Tensor], attend: Callable[[Tensor], T
     def norm(states: Tensor, name: str) -> Tensor:
         return layer_norm(states, states.shape[-1:], w[f"{name}.weight"], eps=1e-5)
 
+    # 先归一化、再算、再加（pre-norm）：残差一路直通
     x = x + attend(norm(x, "attention_norm"))
     inner, gate = (norm(x, "output_norm") @ w["intermediate.weight"].T).chunk(2, dim=-1)
     return x + (gelu(inner) * gate) @ w["output.weight"].T
@@ -222,6 +235,7 @@ def turned(x: Tensor, base: float) -> Tensor:
     """Queries or keys [S, D], turned by their places: the pair (i, i + D/2) by base^(-2i/D) radians a place."""
     size = x.shape[-1]
     speed = base ** (-torch.arange(0, size, 2) / size)
+    # 转过的角度与位置成正比：两个词元的点积就只看相隔多远
     angle = torch.arange(len(x))[:, None] * speed
     left, right = x.chunk(2, dim=-1)
     return torch.cat([left * angle.cos() - right * angle.sin(), right * angle.cos() + left * angle.sin()], dim=-1)

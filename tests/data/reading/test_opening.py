@@ -59,7 +59,7 @@ CASES = {
 def test_what_was_understood_of_texts(write, name):
     files, how, lines = CASES[name]
     sources = find_sources([write(file, content) for file, content in files.items()])
-    assert opening_lines("t", sources, **how) == lines
+    assert opening_lines(["t"], sources, **how) == lines
 
 
 def test_the_look_is_short_and_fetches_nothing(write, monkeypatch):
@@ -67,7 +67,7 @@ def test_the_look_is_short_and_fetches_nothing(write, monkeypatch):
     near, far = find_sources([write("a.txt", "x" * 10), write("b.txt", "x" * 11)])
     remote = [Source("memory://nowhere/c.txt", 5_000_000), Source("memory://nowhere/d.csv", 7_300_000)]
     monkeypatch.setattr("bertsmith.data.reading.sources.file_system", lambda url: pytest.fail(url))
-    assert opening_lines("t", [near, far, *remote]) == [
+    assert opening_lines(["t"], [near, far, *remote]) == [
         "t: 3 .txt, 1 .csv; 12.3 MB; encoding found when read 2, utf-8 1"
     ]
-    assert opening_lines("t", [near], size=2e9) == ["t: 1 .txt; 2,000.0 MB; utf-8"]
+    assert opening_lines(["t"], [near], size=2e9) == ["t: 1 .txt; 2,000.0 MB; utf-8"]

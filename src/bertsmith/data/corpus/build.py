@@ -38,7 +38,7 @@ from bertsmith.data.corpus.statistics import draw_statistics
 from bertsmith.data.reading.documents import readable_sources
 from bertsmith.data.reading.opening import opening_lines
 from bertsmith.data.reading.records import FileNames, Rows, files_of
-from bertsmith.data.reading.sources import Source, few_names, is_url
+from bertsmith.data.reading.sources import Source, is_url
 from bertsmith.data.reading.text import LEAST_TEXTS, Document, corpus_documents, few_texts_error, no_text_error
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import atomic_path, locked, make_folder, read_json, working_in, write_json
@@ -143,8 +143,9 @@ def build_shards(
     # 工作进程继承了锁：拿到锁就说明上一次的进程都已退出，不会有两个写者
     with working_in(folder, CHUNKS_MADE, patience=_LOCK_PATIENCE):
         if on_note is not None:
-            read = few_names(paths, 3), sources, options.encoding, rule
-            opening = opening_lines(*read, field=options.text_field, sheet=options.sheet)
+            opening = opening_lines(
+                paths, sources, options.encoding, rule, field=options.text_field, sheet=options.sheet
+            )
             for note in filter(None, (*opening, left_out, why)):
                 on_note(note)
         apply_commit(folder)

@@ -14,7 +14,6 @@ from typing import Any
 from bertsmith.data.reading.documents import readable_sources
 from bertsmith.data.reading.opening import opening_lines
 from bertsmith.data.reading.records import FileNames, Rows, files_of, read_all_lines
-from bertsmith.data.reading.sources import few_names
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import json_text, parse_json, require_utf8_names, write_text
 from bertsmith.parallel import available_cores
@@ -91,8 +90,7 @@ def learn_vocabulary(
             request = {name: value for name, value in request.items() if name not in ("kind", "special_layout")}
         _require_free(folder, request)
         if on_note is not None:
-            read = few_names(files, 3), sources, options.encoding
-            opening = opening_lines(*read, field=options.text_field, sheet=options.sheet)
+            opening = opening_lines(files, sources, options.encoding, field=options.text_field, sheet=options.sheet)
             for line in filter(None, (*opening, note)):
                 on_note(line)
         # 字节数与字符数只在 ASCII 文本里相等，压缩文件的倍数也只是估计；用来显示进度已经够了

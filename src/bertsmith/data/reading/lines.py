@@ -19,7 +19,7 @@ from bertsmith.data.reading.sources import (
     Span,
     check_encoding,
     detect_encoding,
-    document_ending,
+    is_prose,
     lines_before,
     nul_error,
     read_chunks,
@@ -78,7 +78,7 @@ def numbered_lines(path: Path, encoding: str = "auto") -> Iterator[tuple[int, st
     """Reads the lines of a file of rows with their numbers, from 1; only LF and CR LF end a line."""
     require_file(path)
     # 网页、邮件的一行是标签和头部，不是一条文本：按行读会悄悄得出一堆没有意义的结果
-    if document_ending(path.name) not in ("", ".md", ".markdown"):
+    if not is_prose(path.name):
         raise InputError(
             f"{path}: is a document, whose lines are no texts; write its texts to a .txt file, a line each"
         )

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from bertsmith.data.reading.sources import Source, Span, detect_encoding, document_ending, few_names, is_url
+from bertsmith.data.reading.sources import Source, Span, detect_encoding, few_names, is_prose, is_url
 from bertsmith.data.reading.tables import columns_in_a_line, described, ending_of, kind_of, open_table
 from bertsmith.errors import InputError
-from bertsmith.files import HALF_CHARACTER
+from bertsmith.files import printable
 
 BETWEEN = {"file": "a file is one", "line": "a line is one", "blank-line": "blank lines between them"}
 """Rule of documents → what was taken for one."""
@@ -27,7 +27,7 @@ _LATER = "encoding found when read"
 
 
 def opening_lines(
-    name: str,
+    paths: Sequence[str | Path],
     sources: Sequence[Source],
     encoding: str = "auto",
     documents: str = "",
@@ -39,7 +39,7 @@ def opening_lines(
     """Returns what was understood of texts: their kinds, size, encodings and documents; then how tables are read.
 
     Args:
-        name: what they are called together.
+        paths: what was named, of which `sources` are the files.
         encoding: `auto`, or the codec that was named.
         documents: what separates documents; empty where it makes no difference.
         size: of the text, in bytes; None for about that of the files.
@@ -48,18 +48,21 @@ def opening_lines(
     prose, tables = list[Source](), defaultdict[str, list[Source]](list)
     for one in sources:
         (prose if one.kind in ("text", "document") else tables[ending_of(Path(one.name))]).append(one)
-    kinds = Counter(ending_of(Path(one.name)) or "without an ending" for one in sources)
     taken = [BETWEEN[documents]] * bool(prose) + ["a row of a table is one"] * bool(tables) if documents else []
     said = [
-        few_names([f"{count:,} {kind}" for kind, count in kinds.most_common()]),
+        few_names([f"{count:,} {kind}" for kind, count in endings_of(sources).items()]),
         f"{(sum(one.text_size for one in sources) if size is None else size) / 1e6:,.1f} MB",
         _first_encodings(prose, encoding),
         "documents: " + ", ".join(taken) if taken else "",
     ]
-    lines = [f"{name}: {'; '.join(filter(None, said))}"]
+    lines = [f"{few_names(paths, 3)}: {'; '.join(filter(None, said))}"]
     lines += filter(None, (_of_table(alike, encoding, field, sheet) for alike in tables.values()))
-    # 文件名和 JSON 的键可以有半个字符，而终端和网页写不出来
-    return [HALF_CHARACTER.sub("\ufffd", line) for line in lines]
+    return [printable(line) for line in lines]
+
+
+def endings_of(sources: Iterable[Source]) -> dict[str, int]:
+    """Counts files by their endings, the most frequent first."""
+    return dict(Counter(ending_of(Path(one.name)) or "without an ending" for one in sources).most_common())
 
 
 def encodings_of(names: Iterable[str], encoding: str, further: int = 0) -> str:
@@ -78,7 +81,7 @@ def _encoding_of(name: str) -> str:
 
 def _first_encodings(prose: Sequence[Source], encoding: str) -> str:
     # 别的文档自己说明编码
-    texts = [one for one in prose if document_ending(one.name) in ("", ".md", ".markdown")]
+    texts = [one for one in prose if is_prose(one.name)]
     # 网址要整个取下来、大文件要整个读过才知道：不让第一行字等着
     sizes = accumulate(one.text_size for one in texts)
     near = [one.name for one, total in zip(texts, sizes, strict=True) if total <= LOOKED_AT and not is_url(one.name)]

@@ -134,6 +134,11 @@ def document_ending(name: str) -> str:
     return ending if (ending := _ending(name)) in DOCUMENT_LIBRARIES else ""
 
 
+def is_prose(name: str) -> bool:
+    """Tells whether what stands in a file is its text: plain text and Markdown, and no other kind of document."""
+    return document_ending(name) in ("", ".md", ".markdown")
+
+
 def text_endings() -> tuple[str, ...]:
     """Returns the endings of text, and of the documents whose library is installed, in lower case; packed ones too."""
     there = [ending for ending, library in DOCUMENT_LIBRARIES.items() if importlib.util.find_spec(library)]

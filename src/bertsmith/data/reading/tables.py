@@ -32,7 +32,7 @@ from python_calamine import CalamineError, CalamineWorkbook, PasswordError, Shee
 from bertsmith.data.reading.lines import MAX_LINE_LENGTH, numbered_lines, read_text, require_file
 from bertsmith.data.reading.sources import detect_encoding, few_names, read_chunks
 from bertsmith.errors import InputError
-from bertsmith.files import HALF_CHARACTER
+from bertsmith.files import HALF_CHARACTER, printable
 
 TableKind = Literal["tsv", "csv", "jsonl", "parquet", "workbook"]
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -185,8 +185,7 @@ def columns_in_a_line(columns: Mapping[str, str]) -> str:
     read = [f"{part} from {name}" for name, part in columns.items() if part]
     rest = [name for name, part in columns.items() if not part]
     said = "; not read: ".join(filter(None, (", ".join(read), few_names(rest))))
-    # JSON 的键可以是半个字符，而终端和网页写不出来
-    return f"columns: {HALF_CHARACTER.sub(chr(0xFFFD), said)}" if said else ""
+    return f"columns: {printable(said)}" if said else ""
 
 
 def kind_of(path: Path) -> TableKind:

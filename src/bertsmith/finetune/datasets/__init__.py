@@ -21,7 +21,7 @@ from bertsmith.data.reading.records import DataFrame, Rows, place_of, plain, rec
 from bertsmith.data.reading.sources import local_copy
 from bertsmith.data.reading.tables import Cell, Row, Table, class_names_of, is_workbook, table_of_records
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.files import HALF_CHARACTER
+from bertsmith.files import printable
 from bertsmith.settings import Checked, option
 
 ExampleT = TypeVar("ExampleT")
@@ -294,7 +294,7 @@ def by_name(said: str, sources: Iterable[DataSource]) -> str:
     above = {f"{one}/" for path in paths for one in (*path.parents, *path.absolute().parents) if one.name}
     # 长的在前：短的先去掉，会剩下半截
     folders = "|".join(map(re.escape, sorted(above, key=len, reverse=True)))
-    return HALF_CHARACTER.sub("\ufffd", re.sub(rf"(?<![\w./-])({folders})", "", said))
+    return printable(re.sub(rf"(?<![\w./-])({folders})", "", said))
 
 
 def table_of(rows: Rows, name: str) -> Table:
