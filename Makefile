@@ -110,9 +110,9 @@ release: $(VENV)/.installed-release docs  ## sdist and wheel in dist/, checked, 
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py chinese.py real_data.py trainer_peer.py vector_peers.py learners.py village_reader.py gpu.py),$(wildcard benchmarks/*.py))
 BENCH_OPTIONS := $(if $(QUICK),--quick --threads 1)
 
-bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, going on where they stopped; QUICK=1 only shows that they run
+bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, going on where they stopped; QUICK=1: a little of each, to see that they run and that no figure is missing or impossible
 
-# 不计时，只看能不能跑：两个一起跑
+# 不比快慢，只看能不能跑完，数字有没有缺的或不可能的：两个一起跑
 bench-quick:  ## the same as make bench QUICK=1, two scripts at a time
 	$(MAKE) -j 2 bench QUICK=1
 

@@ -32,7 +32,7 @@ WORDS = {
     "older than the code": "早于现在的代码",
     "audit": "复核",
     "processor time": "处理器时间",
-    "found ours": "找到所问的",
+    "found ours": "命中率",
     "of ten ours": "真正前十中的",
     "MiB ours": "本项目 MiB",
     "MiB people": "常规 MiB",
@@ -54,7 +54,7 @@ WORDS = {
     "seconds": "秒",
     "dev": "开发集",
     "pretraining seconds": "预训练的秒数",
-    "model loss": "模型，读者读的那些",
+    "model loss": "模型（与读者相同的序列）",
     "reader loss": "读者",
     "reader entropy": "读者的平均熵",
     "nsp accuracy": "下一句",
@@ -245,7 +245,7 @@ PHRASES = (
     # where a line was measured
     (r"model (\d+)", r"型号 \1"),
     (r"(\d+) cores?( \(.+\))?", r"\1 核\2"),
-    (r"([\d /]+) threads", r"\1 线程"),
+    (r"([\d /]+) threads?", r"\1 线程"),
     (r"commit (.+)", r"提交 \1"),
     (r"(\w+) et al\. (\d+)", r"\1 等（\2）"),
     # names of rows

@@ -3,7 +3,8 @@
 A line says what was asked (its name and settings), what came out (`rounds`: every contender's figure in every round),
 and where it comes from: commit, versions, processor, load. A line answers for a request only where commit, versions and
 processor are the same too, so that no figure is taken for one of other code. With changes that are not committed,
-nothing is reused. `--quick` writes to `runs/bench-quick/`: its figures show that a script runs, and are not results.
+nothing is reused. A figure that is missing or impossible ends the script. With `--quick`, which writes to
+`runs/bench-quick/`, that and whether the script runs is all that is looked at: its figures are no results.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Results:
         Args:
             name: of the benchmark, and of its file.
             threads: that the contenders compute with.
-            quick: whether the figures are only to show that the script runs.
+            quick: whether the figures are no results, and only checked for impossible ones.
             folder: of the file, instead of the usual one.
             device: the name of a GPU where one computes.
         """
@@ -97,7 +98,8 @@ def add_options(parser: argparse.ArgumentParser, *, threads: int = 1, clocks: bo
     The defaults are those of the committed lines.
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--quick", action="store_true", help="little work, to see that the script runs: no results")
+    little = "little work, to see that it runs and that no figure is impossible: no results"
+    parser.add_argument("--quick", action="store_true", help=little)
     parser.add_argument("--threads", type=int, default=threads)
     if clocks:
         said = "processor: on a busy machine, with one thread"

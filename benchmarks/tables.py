@@ -51,6 +51,7 @@ ROOMS = {
     "latency": f"{CORE} inference tokenizer",
     "learning_curves": TRAINED,
     "few_labels": f"{CORE} {TUNED} journeys",
+    "never_behind": f"{CORE} {TUNED} journeys",
     "learning_curves_gpu": TRAINED,
     "model_forward": CORE,
     "own_text": f"{TRAINED} journeys tokenizer",
@@ -298,7 +299,7 @@ def audits_of(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
     key = "expert_zh" if say("what") != "what" else "expert"
     experts = dict.fromkeys(f"{audit[key]}" for audit in found)
     where = dict.fromkeys(
-        say(f"{audit['processor']}, {audit['threads']} threads, processor time, {audit['date']}") for audit in found
+        say(f"{audit['processor']}, {_threads(audit['threads'])}, processor time, {audit['date']}") for audit in found
     )
     what = say("audit") + say(", ") + say("; ").join(where) + say(": ") + say("; ").join(experts) + say(".")
     return ["", f"{AUDITED} {what}"]
@@ -366,7 +367,7 @@ def sources(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
             # 脚本刚测完就打印的行没有 results：它们不会早于代码
             older = [row for row in same if "results" in row and is_older(row["results"], row["commit"])]
             commits = [{"commit": row["commit"] + OLDER * (row in older)} for row in same]
-            parts += [f"{_each(same, 'threads')} threads", f"commit {_each(commits, 'commit')}"]
+            parts += [_threads(_each(same, "threads")), f"commit {_each(commits, 'commit')}"]
             parts += [_each(same, "date")]
         told.append(say(", ".join(parts)))
     text = say("; ").join(told)
@@ -377,6 +378,10 @@ def sources(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
 def _each(rows: Sequence[Row], key: str) -> str:
     """Returns what lines say under a key, each value once."""
     return " / ".join(dict.fromkeys(str(row[key]) for row in rows))
+
+
+def _threads(count: str | int) -> str:
+    return f"{count} thread" + ("" if str(count) == "1" else "s")
 
 
 def machine_of(row: Row) -> str:
@@ -551,6 +556,13 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         "few_labels",
         ("labels", "contender"),
         {"score": "{:.3f}", "seconds": "{:,.1f}"},
+        over="draw",
+    ),
+    "never_behind": Figures(
+        "never_behind",
+        ("task", "rows"),
+        dict.fromkeys(("score", "standard error", "peer", "words", "frozen", "fine-tuned"), "{:.3f}")
+        | {"behind": "{:+.2f}"},
         over="draw",
     ),
     "tasks_from_nothing": Figures(

@@ -43,7 +43,7 @@ class Command:
         words: what is run, with `{in}` for the folder of inputs and `{out}` for that of the trial.
         made: globs under the trial's folder whose files must be those of an undisturbed run. Of a command that measures
             how many steps fit into its minutes these are the stages before and after.
-        before: Python that is run first, in the same process: what makes a run meet something rare.
+        before: Python that is run first, in the same process: what makes a run meet something rare, or be compared.
     """
 
     name: str
@@ -73,6 +73,10 @@ def no_number_at_times(self, part, *, last):
     output = backward(self, part, last=last)
     return LossOutput(output.loss * float("nan"), output.sums) if self.step % 37 in (5, 6) else output
 BertTrainer._backward = no_number_at_times
+"""
+_GIVEN_STEPS = """
+from bertsmith_school.study import work
+work.steps_for = lambda *_, **__: 60
 """
 COMMANDS = (
     Command(
@@ -148,6 +152,13 @@ COMMANDS = (
         "adapt",
         "adapt --model {in}/model --text {in}/small.txt --new-pieces 20 --minutes 0.3 --out {out}/run",
         ("run/corpus/*.arrow", "run/model/config.json"),
+    ),
+    # how many steps fit into its minutes is not measured here, so that all it ends with is compared
+    Command(
+        "study",
+        "study steps --text {in}/small.txt --size 1/64 --vocab-size 600 --seeds 1 --out {out}/run",
+        ("run/text/*/*.arrow", "run/runs/*/*/model/*.safetensors", "run/results.json"),
+        _GIVEN_STEPS,
     ),
     Command(
         "word-vectors",

@@ -113,7 +113,8 @@ def village_small(tmp_path: Path):
 @pytest.fixture
 def unhurried(monkeypatch):
     """Lets a quickstart take its fewest steps, however busy the machine is."""
-    monkeypatch.setattr(import_module("bertsmith.journeys.quickstart"), "latest_end", lambda _: math.inf)
+    for module in ("quickstart", "plan"):
+        monkeypatch.setattr(import_module(f"bertsmith.journeys.{module}"), "latest_end", lambda _: math.inf)
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_a_line_is_older_where_code_changed_not_where_words_did(tables):
 KEPT = re.compile(
     "(bert|roberta|albert|electra|distilbert|modernbert|mini|tiny|small|base|large|float\\d*|bf16|int8|avx\\w*|amx\\w*|torch|cpu"
     "|transformers|eager|gensim|skip|gram|cbow|auto|openvino|onnxruntime|tokie|mrr|recall|nat|tfidf|bertsmith|setfit|solve"
-    "|[0-9a-f]{7}|crfsuite|sst2|wnut17|chnsenticorp|xquad|quickstart|lora|bottleneck|mlm\\w*|nsp_token)"
+    "|[0-9a-f]{7,12}|crfsuite|sst2|wnut17|chnsenticorp|xquad|quickstart|lora|bottleneck|mlm\\w*|nsp_token)"
 )
 """What is called alike in both languages: models, tasks, libraries, instructions."""
 
@@ -107,6 +107,17 @@ def test_the_tables_of_chinese_pages_are_chinese(tables):
 )
 def test_a_name_is_translated_part_by_part(tables, english, chinese):
     assert tables.chinese(english) == chinese
+
+
+@pytest.mark.parametrize(
+    ("threads", "english", "chinese"),
+    [([1], "1 thread", "1 线程"), ([2], "2 threads", "2 线程"), ([1, 2, 1], "1 / 2 threads", "1 / 2 线程")],
+)
+def test_the_line_below_a_table_counts_threads(tables, threads, english, chinese):
+    line = {"processor": "AMD EPYC", "features": ["avx2"], "versions": {}, "commit": "abc", "date": "2026-11-26"}
+    lines = [line | {"threads": one} for one in threads]
+    assert tables.sources(lines, str) == [f"AMD EPYC (avx2), {english}, commit abc, 2026-11-26."]
+    assert tables.sources(lines, tables.chinese) == [f"AMD EPYC (avx2)，{chinese}，提交 abc，2026-11-26。"]
 
 
 def test_readme_and_both_pages_have_tables(tables):
@@ -145,7 +156,8 @@ def test_a_line_answers_for_its_own_commit_only(measured, tmp_path, monkeypatch)
 def test_quickstart_keeps_its_minutes_and_learns_or_says_how_many_it_needs(tables):
     """Every committed line is within 1.25 of the time asked for and below word frequencies, or has a refusal."""
     lines = tables.latest("own_text", ("name", "seed"))
-    assert lines
+    texts = [f"{megabytes} MB of English{minutes}" for megabytes in (0.5, 2.4, 10) for minutes in ("", ", --minutes 1")]
+    assert {f"quickstart on {text}" for text in (*texts, "the bundled village")} <= {line["name"] for line in lines}
     for line in lines:
         if "refused" in line:
             assert re.search(r"of at least \d+ steps .*; give [\d.]+ minutes", line["refused"])

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 import chaos
+from bertsmith.cli import _RESUMING
 
-pytestmark = pytest.mark.slow
+
+def test_every_command_that_promises_to_resume_is_killed():
+    killed = [command.words for command in chaos.COMMANDS]
+    assert [name for name in _RESUMING if not any(words.startswith(f"{name} ") for words in killed)] == []
 
 
+@pytest.mark.slow
 def test_a_campaign_ends_with_a_table_and_a_line_a_trial(tmp_path):
     script = Path(chaos.__file__)
     words = [sys.executable, script, "--minutes", "0.01", "--only", "corpus", "--out", tmp_path / "chaos"]
@@ -24,6 +29,7 @@ def test_a_campaign_ends_with_a_table_and_a_line_a_trial(tmp_path):
     assert "| corpus | 1 |" in ended.stdout
 
 
+@pytest.mark.slow
 def test_a_command_that_forgets_ends_differently_and_one_that_refuses_is_told(tmp_path):
     script = tmp_path / "command.py"
     script.write_text(
@@ -49,6 +55,7 @@ def test_a_command_that_forgets_ends_differently_and_one_that_refuses_is_told(tm
         assert trial.message == message
 
 
+@pytest.mark.slow
 def test_every_file_that_is_to_be_looked_at_must_be_made(tmp_path):
     class Own(chaos.Command):
         def arguments(self, inputs, out):

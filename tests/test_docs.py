@@ -148,7 +148,7 @@ OTHER_WORDS = {
     r"\b(?:goes|go) on (?:there|where|with|exactly)\b": "resumes",
     r"\b(?:run|fit|training|command) goes on\b": "resumes, or continues",
     r"\bgo on training\b": "continue training",
-    r"\b(?:told|tells) right\b": "predicted correctly",
+    r"\b(?:told|tells)\b.{0,25}\bright\b": "predicted correctly",
     r"\bloss of two minutes\b": "the loss that an expert's loop reaches in two minutes",
     r"\bmore than a coin\b": "it beats a coin toss",
     r"\bdashed line means\b": "below the dashed line the model uses context",
@@ -171,7 +171,9 @@ def public_docstrings() -> dict[str, str]:
 
 
 def test_english_has_plain_words():
-    texts = {named(page): page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *SITE["en"])}
+    lessons = sorted((ROOT / "src/bertsmith_school/learn/parts").glob("*.en.*"))
+    assert lessons
+    texts = {named(page): page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *SITE["en"], *lessons)}
     for where, text in (texts | public_docstrings()).items():
         found = [f"{term}: write {instead}" for term, instead in OTHER_WORDS.items() if re.search(term, text)]
         assert not found, where
@@ -289,3 +291,11 @@ def test_the_page_on_installing_lists_every_extra(language):
     for_developers = {"test", "check", "bench", "mutants", "release"}
     listed = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
     assert {*listed, "lab"} == extras - for_developers
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_page_on_reliability_names_the_files_that_are_mutated(language):
+    page = (ROOT / "docs" / language / "explanation/reliability.md").read_text(encoding="utf-8")
+    mutated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]["only_mutate"]
+    (line,) = [line for line in page.splitlines() if line.startswith("`make mutants` ")]
+    assert re.findall(r"`([\w/]+\.py)`", line) == [name.removeprefix("src/bertsmith/") for name in mutated]

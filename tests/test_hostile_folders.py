@@ -6,24 +6,36 @@ import os
 import re
 import resource
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from bertsmith import files
 from bertsmith.errors import BertsmithError
+from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.inference.embed import SentenceFolder, write_sentence_folder
 from bertsmith.inference.pipeline import pipeline_named, pipelines_of_folder
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.interop import import_checkpoint
-from bertsmith.model import ModelConfig, families
+from bertsmith.model import BertForSequenceClassification, ModelConfig, families
 from bertsmith.model.architectures import ModelForMaskedLM, load_any
+from bertsmith.model.peft import AdapterSettings, add_adapter
 from bertsmith.retrieval import load_index
 from bertsmith.retrieval.build import IndexSettings, build_index
-from bertsmith.retrieval.stored import CLAIM, CURRENT
+from bertsmith.retrieval.stored import CLAIM, CURRENT, checksum_of
+from bertsmith.serve.batching import Batcher
+from bertsmith.serve.models import load_models
+from bertsmith.serve.settings import ServeSettings
 from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.state import load_latest_state, save_state
+from bertsmith.train.trainer import BertTrainer, TrainerSettings
+from bertsmith_school.lab.models import LabModel
+from bertsmith_school.learn import Deck
 
 HUGE = 1_000_000_000
 SIZES = [*ModelConfig.required, "max_position_embeddings", "type_vocab_size"]
@@ -37,6 +49,11 @@ FILES = [
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 ]
+TEXTS = ["[" * 200_000, '{"a":' * 200_000, "", "nul", "[1, 2]", "7", '{"a": 1e999}', "\x00"]
+SHARDS, ADAPTER = "model.safetensors.index.json", "adapter/adapter.json"
+STATE, CARDS = "step-000000000/state.json", "learn.json"
+GENERATION = "generation-00001"
+WORDS, PARAMETERS = (f"{GENERATION}/lexical/{name}.index.json" for name in ("vocab", "params"))
 
 
 @pytest.fixture
@@ -94,7 +111,7 @@ def test_impossible_pruned_heads_are_refused_at_once(heads, folder):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, "", "nul", "[1, 2]", "7", '{"a": 1e999}', "\x00"])
+@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", [*FILES, "task.json"])
 def test_every_file_may_hold_anything(name, text, folder):
     (folder / name).write_text(text, encoding="utf-8")
@@ -143,9 +160,7 @@ ANYTHING = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory, request):
-    import torch
-
+def sound(tmp_path_factory):
     from bertsmith.model import BertConfig, BertForPreTraining
     from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -170,6 +185,52 @@ def indexed(sound, tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="module")
+def sharded(sound, tmp_path_factory):
+    """The model with its weights in two files, and the file that says which tensor lies where."""
+    folder = Path(shutil.copytree(sound, tmp_path_factory.mktemp("sharded") / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {name: f"{number % 2}.safetensors" for number, name in enumerate(sorted(tensors))}
+    for part in set(places.values()):
+        save_file({name: tensors[name] for name, place in places.items() if place == part}, folder / part)
+    (folder / SHARDS).write_text(json.dumps({"metadata": {}, "weight_map": places}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapted(sound, tmp_path_factory):
+    folder = Path(shutil.copytree(sound, tmp_path_factory.mktemp("adapted") / "model"))
+    labels = {0: "no", 1: "yes"}
+    model = BertForSequenceClassification.from_pretrained(folder, new_heads=True, id2label=labels)
+    add_adapter(model, AdapterSettings("lora", size=2))
+    save_adapter(model, (folder / ADAPTER).parent)
+    return folder
+
+
+def trainer():
+    return BertTrainer(torch.nn.Linear(1, 1), lambda *_: None, TrainerSettings(total_steps=1))
+
+
+@pytest.fixture(scope="module")
+def broken_off(tmp_path_factory):
+    """The folder of the states of a run."""
+    folder = tmp_path_factory.mktemp("states")
+    save_state(folder, trainer(), {"best": 1.5, "seen": [1, 2]}, keep=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory):
+    """The folder with a reader's progress."""
+    folder = tmp_path_factory.mktemp("studied")
+    deck = Deck(folder / CARDS)
+    deck.answer(deck.due()[0], "good")
+    deck.mark_read("why")
+    deck.record_quiz("why", 2, 3)
+    return folder
+
+
 @pytest.fixture
 def little_memory():
     """Lets the process grow by 4 GiB at most: where a number is believed before it is checked, memory ends."""
@@ -180,31 +241,139 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+def told_by(read):
+    """Lets a reader of a folder return what it was told instead of what it would have read."""
+
+    def asked(folder):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                read(folder)
+        except BertsmithError as error:
+            return str(error)
+        return ""
+
+    return asked
+
+
+@told_by
 def imported(folder):
-    """Imports a folder as a foreign checkpoint; returns what was told instead."""
+    """Imports a folder as a foreign checkpoint."""
     out = folder.with_name("imported")
     shutil.rmtree(out, ignore_errors=True)
+    import_checkpoint(folder, out)
+
+
+@told_by
+def served(folder):
+    """Loads a folder for all that it is good for, and uses it once, as a server and the lab do."""
+    how = ServeSettings(models=(("model", str(folder)),))
+    batcher = Batcher(budget=1024, most_tokens=how.queue_tokens, threads=1)
     try:
-        import_checkpoint(folder, out)
-    except BertsmithError as error:
-        return str(error)
-    return ""
+        (model,) = load_models(how, batcher)
+        in_lab = LabModel(model, how)
+        in_lab.maps("the man", None)
+        in_lab.study()
+    finally:
+        batcher.close()
 
 
+def seal(folder):
+    """Makes the checksums of an index those of what it holds: a stranger who changes a file does so."""
+    path = folder / CURRENT
+    current = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(current, dict) and isinstance(current.get("checksums"), dict):
+        places = {name: folder / GENERATION / name for name in current["checksums"]}
+        current["checksums"] |= {name: checksum_of(place) for name, place in places.items() if place.is_file()}
+        current.pop(files.CHECKSUM, None)
+        path.write_text(json.dumps(current | {files.CHECKSUM: files.checksum_of(current)}), encoding="utf-8")
+
+
+@told_by
 def opened(folder):
-    """Opens an index and asks it; returns what was told instead."""
-    try:
-        load_index(folder).search("bread")
-    except BertsmithError as error:
-        return str(error)
-    return ""
+    """Opens an index and asks it."""
+    seal(folder)
+    load_index(folder).search("bread")
+
+
+@told_by
+def applied(folder):
+    """Puts an adapter over a model."""
+    load_adapted(folder, (folder / ADAPTER).parent)
+
+
+@told_by
+def resumed(folder):
+    """Goes on with a training."""
+    load_latest_state(folder, trainer())
+
+
+@told_by
+def learned(folder):
+    """Goes on with flash cards."""
+    deck = Deck(folder / CARDS)
+    deck.lesson_progress("why")
+    deck.answer(deck.due()[0], "good")
 
 
 READERS = {
-    **{name: (use, "sound", name) for name in [*FILES, "task.json"]},
+    **{name: (served, "sound", name) for name in [*FILES, "task.json"]},
     **{f"import, {name}": (imported, "sound", name) for name in ("config.json", "tokenizer_config.json")},
-    **{f"index, {name}": (opened, "indexed", name) for name in (CLAIM, CURRENT)},
+    **{f"index, {name}": (opened, "indexed", name) for name in (CLAIM, CURRENT, WORDS, PARAMETERS)},
+    SHARDS: (served, "sharded", SHARDS),
+    ADAPTER: (applied, "adapted", ADAPTER),
+    STATE: (resumed, "broken_off", STATE),
+    CARDS: (learned, "studied", CARDS),
 }
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", [CLAIM, WORDS, PARAMETERS])
+def test_every_file_of_an_index_may_hold_anything(name, text, indexed, tmp_path):
+    folder = Path(shutil.copytree(indexed, tmp_path / "index"))
+    (folder / name).write_text(text, encoding="utf-8")
+    said = opened(folder)
+    assert "\n" not in said
+    # 词的参数谁也不读
+    assert bool(said) == (name != PARAMETERS)
+
+
+def test_words_too_many_are_not_read(indexed, tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(indexed, tmp_path / "index"))
+    assert opened(folder) == ""
+    monkeypatch.setattr("bertsmith.retrieval.lexical._MOST_BYTES", 10)
+    assert "more than any such file should" in opened(folder)
+
+
+@pytest.mark.timeout(60)
+def test_an_index_names_no_pipe(indexed, tmp_path):
+    folder = Path(shutil.copytree(indexed, tmp_path / "index"))
+    os.mkfifo(folder / "pipe")
+    current = json.loads((folder / CURRENT).read_text(encoding="utf-8"))
+    current["checksums"]["../pipe"] = 0
+    (folder / CURRENT).write_text(json.dumps(current), encoding="utf-8")
+    assert "pipe: it is no plain file" in opened(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"width": 5}, "vectors and passages do not belong together"),
+        ({"documents": []}, "documents and passages do not belong together"),
+    ],
+)
+def test_files_of_an_index_that_do_not_belong_together_are_refused(change, said, indexed, tmp_path):
+    folder = Path(shutil.copytree(indexed, tmp_path / "index"))
+    say(folder / CURRENT, **change)
+    assert said in opened(folder)
+
+
+@pytest.mark.parametrize("words", [{"": 0, "bread": 10**9}, {"": 0, "bread": True}, {"": 0, "bread": "x" * 10**6}, {}])
+def test_words_of_an_index_that_stand_nowhere_are_refused(words, indexed, tmp_path):
+    folder = Path(shutil.copytree(indexed, tmp_path / "index"))
+    (folder / WORDS).write_text(json.dumps(words), encoding="utf-8")
+    assert "words and counts do not belong together" in opened(folder)
 
 
 @pytest.mark.timeout(300)

@@ -1,4 +1,4 @@
-"""Takes pictures of what a newcomer meets, to be looked at: home page, lesson, report, and tabs of the lab.
+"""Takes pictures of what a newcomer meets, to be looked at: README, home page, lesson, report, and tabs of the lab.
 
     python docs/site/screenshots.py FOLDER
 
@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from markdown_it import MarkdownIt
 from playwright.sync_api import Page, sync_playwright
 
 import bertsmith
 from bertsmith.tinyworld import draw_reviews
 
+ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = "/usr/bin/chromium"
 WIDTHS, HEIGHT, MOST_HEIGHT = (1280, 390), 900, 3600
 """Pixels: of the windows, and how far down a picture of a long page goes."""
@@ -32,6 +34,20 @@ TABS = {
     "learn": (None, "#lesson-why .steps"),
 }
 """Tab of the lab → the button to press, if any, and what there is to wait for."""
+
+READMES = {"en": "README.md", "zh": "README.zh-CN.md"}
+PLAIN_PAGE = """<!doctype html>
+<meta charset="utf-8">
+<base href="{base}/">
+<style>
+body {{ max-width: 860px; margin: auto; padding: 16px; font: 16px/1.5 sans-serif }}
+img {{ max-width: 100% }}
+pre, table {{ display: block; overflow-x: auto; border-collapse: collapse }}
+pre, code {{ background: #f3f4f6 }}
+th, td {{ border: 1px solid #ccc; padding: 4px 8px }}
+</style>
+{body}"""
+"""Much as GitHub shows a README."""
 
 
 @contextmanager
@@ -50,6 +66,15 @@ def served(*words: str) -> Iterator[str]:
             raise SystemExit(f"bertsmith {' '.join(words)} serves nothing:\n{''.join(said)}")
         finally:
             running.terminate()
+
+
+def written_readme(language: str, folder: Path) -> Path:
+    """Writes the README of a language as a page into a folder, and returns its file."""
+    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+    body = markdown.render((ROOT / READMES[language]).read_text(encoding="utf-8"))
+    path = folder / f"readme-{language}.html"
+    path.write_text(PLAIN_PAGE.format(base=ROOT.as_uri(), body=body), encoding="utf-8")
+    return path
 
 
 def take(page: Page, path: Path) -> None:
@@ -78,7 +103,9 @@ def main(folder: Path) -> None:
                 page.set_default_timeout(120_000)
                 page.goto(report.resolve().as_uri())
                 take(page, folder / f"report-{width}.png")
-                for language in ("en", "zh"):
+                for language in READMES:
+                    page.goto(written_readme(language, Path(work)).as_uri())
+                    take(page, folder / f"readme-{language}-{width}.png")
                     page.goto(f"{site}/{language}/")
                     take(page, folder / f"home-{language}-{width}.png")
                     page.goto(f"{lab}/{language}/")

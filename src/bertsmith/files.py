@@ -358,8 +358,8 @@ def json_text(value: Any) -> str:
     return text + "\n"
 
 
-def read_bounded(path: Path) -> bytes:
-    """Reads a small file that somebody else may have made.
+def read_bounded(path: Path, most: int = 0) -> bytes:
+    """Reads a small file that somebody else may have made, of `most` bytes; 0 takes `MOST_JSON_BYTES`.
 
     Raises:
         OSError: the file is missing or cannot be read.
@@ -369,17 +369,17 @@ def read_bounded(path: Path) -> bytes:
     state = path.stat()
     if not stat.S_ISREG(state.st_mode):
         raise ValueError("it is no plain file")
-    if state.st_size > MOST_JSON_BYTES:
+    if state.st_size > (most or MOST_JSON_BYTES):
         raise ValueError(f"it has {state.st_size >> 20} MiB, more than any such file should")
     return path.read_bytes()
 
 
-def parse_json(path: Path, loads: Callable[[str], Any] = json.loads) -> Any:
+def parse_json(path: Path, loads: Callable[[str], Any] = json.loads, most: int = 0) -> Any:
     """Reads a JSON file that somebody else may have made, or a TOML file with its `loads`, as `read_bounded` does.
 
     Raises ValueError also where it is nested too deeply, no UTF-8, or no JSON.
     """
-    text = read_bounded(path).decode("utf-8-sig")
+    text = read_bounded(path, most).decode("utf-8-sig")
     try:
         return loads(text)
     except RecursionError:

@@ -91,7 +91,7 @@ def test_a_list_of_tweets_is_a_document_a_line_and_what_repeats_is_said(tmp_path
     rule = "tweets.txt: a line is a document, as none of its 500 lines is blank"
     looked = typed(capsys, "look", path).splitlines()
     assert looked[0] == "tweets.txt: text, utf-8, 1,000 sentences in documents (a line is one); 500 documents"
-    assert {"repeated: 50 documents stand twice", rule} <= set(looked)
+    assert {"repeated: 50 documents are duplicates", rule} <= set(looked)
     typed(capsys, "vocab", path, "--out", made, "--vocab-size", 300)
     built = typed(capsys, "corpus", path, "--tokenizer", made, "--out", tmp_path / "shards").splitlines()
     assert "dropped 50 duplicates" in built

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import bertsmith
+from bertsmith.cli import main
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.engine import Engine
 from bertsmith.model import BertConfig, BertForMaskedLM
@@ -18,6 +19,18 @@ def test_embedding_a_file_keeps_a_row_for_every_line(tiny_model, tmp_path, capsy
     assert f"3 vectors of 64 numbers in {out}, computed in float32 (1 blank lines are zeros)" in said
     vectors = np.load(out)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 0, 1], abs=1e-5)
+
+
+def test_embedding_a_file_begins_with_what_was_understood_of_it(tiny_model, tmp_path, capsys):
+    path, out = tmp_path / "a.txt", tmp_path / "v.npy"
+    path.write_bytes("the m\xe4n\n".encode("latin-1"))
+    for more in (["--out", out], ["--json"], ["--compare", "the man"]):
+        with pytest.raises(SystemExit):
+            main([str(word) for word in ("embed", path, "--model", tiny_model, *more)])
+        said = capsys.readouterr()
+        # 答案在标准输出，说明不在
+        assert f"{path}: 1 .txt; 0.0 MB; iso-8859-1\n" in said.err
+        assert str(path) not in said.out
 
 
 def test_options_of_embedding(tiny_model, tmp_path, capsys):

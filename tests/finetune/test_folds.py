@@ -16,14 +16,14 @@ from rich.console import Console
 from sklearn.model_selection import StratifiedKFold
 
 import bertsmith.finetune.search as folds_module
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.questions import QUESTIONS, Answer, QuestionExample
 from bertsmith.finetune.datasets.related import RELATED, CorpusPassage, JudgedQuery
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import LABELLED, LabelledText, MultiLabelledText, RankingExample
 from bertsmith.finetune.job import ComparisonOptions, finetune
-from bertsmith.finetune.run import FineTuningResult, fine_tune
+from bertsmith.finetune.run import FineTuningResult, FineTuningRun, fine_tune
 from bertsmith.finetune.search import cross_validate
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.splits import almost_equal, fold_numbers, held_out
@@ -190,6 +190,30 @@ def test_a_file_alone_is_enough(tiny_model, tmp_path):
     assert "a part of reviews.tsv" in card
     again = finetune("classify", tiny_model, tmp_path / "run", train=train, epochs=1).details
     assert (again.dev, again.test) == (found.dev, found.test)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_which_rows_are_held_out_is_written_before_training(tiny_model, tmp_path, monkeypatch, seeds):
+    rows = [{"text": one.text, "label": one.label} for one in reviews(40)]
+    out, how = tmp_path / "run", {"train": rows, "epochs": 1, "seeds": seeds}
+    with pytest.raises(InputError, match="does not occur in the training file"):
+        finetune("classify", tiny_model, out, **how, test=[{"text": "new", "label": "never seen"}])
+    assert not out.exists()
+
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FineTuningRun, "_train", dies)
+        with pytest.raises(KeyboardInterrupt):
+            finetune("classify", tiny_model, out, **how)
+    kept = (out / "split.json").read_bytes()
+    split = json.loads(kept)
+    assert sorted(split["train"] + split["dev"]) == list(range(40))
+    with pytest.raises(RunFolderError, match="choose another --out"):
+        finetune("classify", tiny_model, out, **how, seed=7)
+    finetune("classify", tiny_model, out, **how)
+    assert (out / "split.json").read_bytes() == kept
 
 
 def table(tmp_path, examples, **columns):
@@ -371,14 +395,14 @@ def test_texts_of_one_form_are_divided_all_the_same():
     filled = [LabelledText(f"ticket {n}: the printer on floor {n % 7} of our house is out of paper again, please help",
                            None, "ab"[n % 2]) for n in range(100)]  # fmt: skip
     whole = [*filled, *filled[:10]]
-    with pytest.warns(UserWarning, match="texts are almost equal: of these only equal ones stay on one side"):
+    with pytest.warns(UserWarning, match="texts are near-duplicates; only exact duplicates are kept in the same part"):
         parts = held_out(ClassificationTask.of(whole), whole, 0, with_test=False)
     side = {number: name for name, numbers in parts.items() for number in numbers}
     assert len(parts["dev"]) == pytest.approx(22, abs=2)
     assert all(side[number] == side[100 + number] for number in range(10))
 
 
-@pytest.mark.filterwarnings("ignore:100 texts are almost equal", "error:150 texts are almost equal")
+@pytest.mark.filterwarnings("ignore:100 texts are near-duplicates", "error:150 texts are near-duplicates")
 def test_a_group_larger_than_a_part_is_learned_from(tmp_path):
     customers = ["large" if number < 150 else f"c{number % 30}" for number in range(300)]
     examples = LABELLED.read(table(tmp_path, reviews(300), customer=customers), ReadingOptions(group_column="customer"))

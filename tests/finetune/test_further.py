@@ -100,7 +100,10 @@ def test_the_command_reads_first_and_then_learns_the_labels(tiny_model, tmp_path
         (tmp_path / f"{name}.tsv").write_text(rows, encoding="utf-8")
     words = ["finetune", "classify", "--model", tiny_model, "--train", tmp_path / "train.tsv"]
     words += ["--dev", tmp_path / "dev.tsv", "--out", tmp_path / "run", "--adapt", 0.05, "--epochs", 1]
+    (tmp_path / "more.txt").write_text("a book reads the woman .\n\n" * 20, encoding="utf-8")
+    words += ["--adapt-text", tmp_path / "more.txt"]
     result = CliRunner().invoke(app, list(map(str, words)))
     assert result.exit_code == 0, result.output
+    assert f"{tmp_path / 'more.txt'}: 1 .txt; 0.0 MB; utf-8; documents: blank lines between them" in result.output
     assert (tmp_path / "run" / "further" / "model" / "model.safetensors").is_file()
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()

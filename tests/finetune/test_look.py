@@ -46,6 +46,7 @@ def test_a_table_is_understood_column_by_column(reviews):
     assert (found.lengths.unit, found.lengths.half, found.lengths.longest) == ("words", 6, 6)
     assert found.scripts == {"Latin": 1.0}
     assert any("left out 1 rows: line 34 has an empty text" in note for note in found.notes)
+    assert "r.csv: columns found by names and content" in found.notes
     with pytest.raises(InputError, match="line 34 has an empty text"):
         bertsmith.look(reviews, faults="refuse")
 
@@ -56,7 +57,12 @@ def test_the_command_prints_lines_or_json(reviews, tmp_path, capsys, tiny_model)
     others = ("--dev", tmp_path / "d.csv", "--test", tmp_path / "t.csv")
     lines = typed(capsys, "look", reviews, "--model", tiny_model, *others).splitlines()
     assert lines[0] == "r.csv: CSV with ';' between its columns, utf-16, with a header; 32 rows for classify"
-    assert "columns: text from Review Text, label from Sentiment Label; not read: id" in lines
+    own = "text from Review Text, label from Sentiment Label"
+    # 每个文件的列名只说一次
+    assert [line for line in lines if "Review Text" in line] == [
+        f"columns: {own}; not read: id",
+        *(f"{name}: reads {own}: found by names and content" for name in ("d.csv", "t.csv")),
+    ]
     assert "3 labels: good 20, bad 11, ugly 1; once, which is too few to learn: ugly" in lines
     assert [line for line in lines if "as well" in line] == [
         "dev: 12 of its 12 rows stand in r.csv as well",
@@ -158,12 +164,44 @@ def test_a_guess_is_no_better_than_its_columns(tmp_path):
     with pytest.raises(InputError, match="columns title, comment may all be the text; say which with --text-column"):
         bertsmith.look(tmp_path / "two.csv")
     (tmp_path / "empty.csv").write_text("text,label\none,\ntwo,\n")
-    with pytest.raises(InputError, match="no row is left of 2; the first: .*line 2 has an empty label"):
+    said = "no row is left of 2; .*an empty label; name another column with --text-column or --label-column"
+    with pytest.raises(InputError, match=said):
         bertsmith.look(tmp_path / "empty.csv")
     for name in ("pos/a.txt", "neg/b.txt"):
         (tmp_path / "train" / name).parent.mkdir(parents=True)
         (tmp_path / "train" / name).write_text("One sentence.\n")
     assert "its folders may be classes: --task classify reads them as such" in bertsmith.look(tmp_path / "train").notes
+
+
+def test_text_without_labels_is_read_from_the_column_that_is_named(tmp_path):
+    path = tmp_path / "articles.csv"
+    rows = [f"a{n},Title {n},A long body of article {n}. It has two sentences.\n" for n in range(12)]
+    path.write_text("id,title,body\n" + "".join(rows))
+    for how in ({}, {"task": "text"}):
+        found = bertsmith.look(path, text_column="body", **how)
+        assert (found.task, found.rows, found.lengths.longest) == ("", 12, 10)
+    with pytest.raises(InputError, match="no column 'text' .*with --text-column, such as --text-column 'body'"):
+        bertsmith.look(path, task="text")
+    with pytest.raises(InputError, match=r"1 \.csv \(tables: name them, with the column as --text-column\)"):
+        bertsmith.look(tmp_path)
+
+
+LOOKS = """
+import sys
+import bertsmith
+from bertsmith.errors import InputError
+try:
+    bertsmith.look(sys.argv[1])
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_folder_without_permission_is_one_line(tmp_path, run_without_rights):
+    (tmp_path / "closed").mkdir(mode=0)
+    ended = run_without_rights(LOOKS, tmp_path / "closed")
+    said = f"{tmp_path / 'closed'}: the folder cannot be read (Permission denied); check its rights\n"
+    assert ended.stdout == said, ended.stderr
 
 
 def test_the_encodings_of_files_and_folders_of_text_are_counted(tmp_path):

@@ -188,7 +188,8 @@ def test_the_command_learns_from_labels_a_teacher_and_more_text(start, teachers,
     train, more = str(tmp_path / "train.tsv"), str(tmp_path / "more.txt")
     command = ["finetune", "classify", "--model", str(start), "--train", train, "--dev", train, "--epochs", "1"]
     command += ["--max-length", "24", "--out", str(tmp_path / "run")]
-    typed(capsys, *command, "--teacher", teachers("classify"), "--teacher-text", more)
+    said = typed(capsys, *command, "--teacher", teachers("classify"), "--teacher-text", more)
+    assert "more.txt: an input a line, utf-8" in said.splitlines()
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert rows[0]["teacher_loss"] > 0
     assert rows[0]["step"] == 2  # 32 texts in batches of 16

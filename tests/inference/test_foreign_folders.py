@@ -14,10 +14,11 @@ import transformers
 
 from bertsmith.cli import main
 from bertsmith.errors import CheckpointError
-from bertsmith.inference import embed as embedding
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.embed import SentenceFolder, read_sentence_folder, write_sentence_folder
+from bertsmith.inference.graph_cache import TOLD
 from bertsmith.inference.pipeline import all_pipelines
+from bertsmith.inference.runtimes import is_installed
 from bertsmith.interop.onnx import export_onnx
 from bertsmith.model import Backbone, BertConfig
 from bertsmith.model.architectures import ModelForSequenceClassification
@@ -138,17 +139,27 @@ def test_vectors_of_a_model_that_never_learned_any_are_told_once(tiny_model):
         load_pipeline("embed", tiny_model, precision="float32")
 
 
+ENGINES = ("onnxruntime", "openvino")
 ASKING = {
-    "embed --compare": "embed --model model --compare bread text.txt",
-    "embed": "embed text.txt --model model --out v.npy",
-    "index": "index texts --model model --out index",
-    "topics": "topics texts --model model --out topics",
-    "mine": "mine pairs.tsv --model model --out mined.jsonl",
+    "embed --compare": ["embed --model model --compare bread text.txt"],
+    "embed --json": ["embed text.txt --model model --json"],
+    "embed": ["embed text.txt --model model --out v.npy"],
+    "embed --workers": ["embed text.txt texts/a.txt --model model --out v.npy --workers 2"],
+    "index, search": ["index texts --model model --out index", "search index bread"],
+    "topics": ["topics texts --model model --out topics"],
+    "mine": ["mine pairs.tsv --model model --out mined.jsonl"],
+    "evaluate": ["evaluate --model model --file pairs.tsv"],
+    # 第二次不载入模型，只凭缓存里的卡片
+    **{f"embed --engine {kind}": [f"embed text.txt --model model --json --engine {kind}"] * 2 for kind in ENGINES},
+    "embed --compare --engine": [f"embed --model model --compare bread text.txt --engine {ENGINES[0]}"] * 2,
 }
 
 
-@pytest.mark.parametrize("words", ASKING.values(), ids=ASKING.keys())
-def test_every_command_that_asks_for_vectors_says_it_once(words, tiny_model, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("commands", ASKING.values(), ids=ASKING.keys())
+def test_every_command_that_asks_for_vectors_says_it_once(commands, tiny_model, tmp_path, capfd, monkeypatch):
+    missing = [kind for kind in ENGINES if kind in commands[0] and not is_installed(kind)]
+    if missing:
+        pytest.skip(f"{missing[0]} is not installed")
     tiny_model.rename(tmp_path / "model")
     (tmp_path / "texts").mkdir()
     lines = ["the man eats bread .", "the woman reads a book !", "a book", "bread"] * 5
@@ -156,10 +167,16 @@ def test_every_command_that_asks_for_vectors_says_it_once(words, tiny_model, tmp
     (tmp_path / "text.txt").write_text("\n".join(lines[:2]) + "\n")
     (tmp_path / "pairs.tsv").write_text("".join(f"{line} {n}\t{line}\n" for n, line in enumerate(lines)))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(embedding, "_SAID", set())
-    with pytest.raises(SystemExit):
-        main(words.split())
-    assert capsys.readouterr().err.count("never trained for vectors") == 1
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    # 每条命令都像一个新的进程：Python 自己也不替它去重
+    warnings.simplefilter("always")
+    for words in commands:
+        TOLD.clear()
+        with pytest.raises(SystemExit) as ended:
+            main(words.split())
+        said = capfd.readouterr().err
+        assert not ended.value.code, said
+        assert said.count("never trained for vectors") == 1
 
 
 def test_vectors_of_a_model_that_learned_them_are_not_told(tiny_model, minilm_folder):

@@ -1,7 +1,9 @@
 """The main job on the bundled world, whole, with a fixed seed: about a minute and a half."""
 
 import base64
+import html
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -79,6 +81,15 @@ def test_pre_training_is_worth_at_least_five_points_of_sentiment(finished):
     pretrained, random = (scores[name].metrics["accuracy"] for name in ("pretrained", "random"))
     assert pretrained >= random + 0.05
     assert pretrained >= 0.95
+
+
+def test_the_prediction_that_the_report_proposes_is_right(finished):
+    """The first command that a newcomer types after the first run."""
+    page = (finished[0] / "report.html").read_text(encoding="utf-8")
+    commands = [shlex.split(html.unescape(code)) for code in re.findall("<pre><code>(.*?)</code></pre>", page)]
+    ((*_, model, review),) = [words for words in commands if words[:2] == ["bertsmith", "predict"]]
+    assert review == "Anna says that the day was wonderful ."
+    assert load_pipeline("classify", model)([review])[0].label == "good"
 
 
 @torch.no_grad()

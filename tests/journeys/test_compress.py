@@ -57,6 +57,11 @@ def test_every_step_is_scored_and_the_folder_is_used_like_any_other(trained, tmp
     command = ["compress", str(trained / "run/model"), "--out", str(tmp_path / "small")]
     command += ["--dev", str(trained / "dev.tsv"), "--layers", "0,2", "--heads", "0.25"]
     shown = typed(capsys, *command, "--vocabulary", trained / "text.txt", "--int8")
+    assert shown.splitlines()[:3] == [
+        f"{trained / 'text.txt'}: 1 .txt; 0.0 MB; utf-8",
+        f"dev.tsv: TSV with tabs between its columns, utf-8, with a header; {len(EXAMPLES)} rows for classify",
+        "columns: text from text, label from label",
+    ]
     assert "2 of 8 heads cut" in shown
     rows = json.loads((tmp_path / "small/steps.json").read_text())
     assert [row["step"].split()[0] for row in rows] == ["as", "layers", "2", rows[3]["step"].split()[0], "stored"]
@@ -211,7 +216,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is_measured(trained, 
 
 def test_where_8_bits_are_not_computed_they_are_scored_in_float32(trained, monkeypatch):
     """A GPU has no such kernels, whatever the processor beside it has."""
-    work = journey._Work(trained / "run/model", trained / "dev.tsv", ReadingOptions())
+    work = journey._Work(trained / "run/model", trained / "dev.tsv", ReadingOptions(), None)
     asked, usual = [], type(work.task).predict
 
     def noted(task, model, tokenizer, examples, inference):

@@ -11,6 +11,7 @@ from bertsmith import adapt, distil, quickstart
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN
 from bertsmith.journeys.plan import plan
 from bertsmith.journeys.source import counted, own_text, shards_of
+from typed_command import typed
 
 
 class HasBegun(Exception):
@@ -70,6 +71,31 @@ def test_the_report_of_a_quickstart_shows_what_was_read_and_what_was_dropped(tex
     assert cells[:4] == ["text", opening, "note", LEFT_OUT]
     assert cells[4:6] == ["note", "30 special tokens stand in the text as words: plain characters"]
     assert f"    {opening}\n" in screen.file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda text, out: adapt("village", text, out, minutes=0.05, sequence_length=32),
+        lambda text, out: distil("village", text, out, minutes=0.05, keep_layers="0"),
+    ],
+    ids=["adapt", "distil"],
+)
+def test_the_report_of_a_run_on_text_shows_what_was_read_whenever_it_is_written(texts, tmp_path, capsys, begin):
+    for number in range(30):
+        (texts / f"more{number}.txt").write_text(f"Am Tag {number} kam ein Brief [SEP]. Er war kurz.", encoding="utf-8")
+    report = begin(texts, tmp_path / "out").report
+    opening = LINE.format(texts).replace("4 .txt", "34 .txt").replace("utf-8 4", "utf-8 34")
+    for _ in range(2):
+        first, rest = report.read_text(encoding="utf-8").split("<h2>")[1:3]
+        assert first.startswith("What was read</h2>")
+        assert rest.startswith("Figures</h2>")
+        cells = [unescape(cell) for cell in re.findall(r"<td.*?>(.*?)</td>", first)]
+        assert cells[:4] == ["text", opening, "note", LEFT_OUT]
+        assert "30 special tokens stand in the text as words: plain characters" in cells
+        report.unlink()
+        typed(capsys, "report", tmp_path / "out")
 
 
 @pytest.mark.filterwarnings("ignore")

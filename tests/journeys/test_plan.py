@@ -180,7 +180,7 @@ def test_what_is_a_guess_is_called_one(capsys, monkeypatch):
     assert "~: guessed from the next smaller size" in out
     monkeypatch.setattr(planning, "plan", lambda *_, **__: replace(planned(LARGE), minutes=150))
     out = typed(capsys, "plan", "--text", "a")
-    assert "lie within 0.10 of the law" in out
+    assert "within 0.10 nats of the English runs" in out
     assert "tiny learns most in 2.5 hours" in out
 
 

@@ -143,11 +143,19 @@ def test_one_text_or_the_same_many_times_is_one_topic(texts, tiny_model, tmp_pat
     (tmp_path / "few").mkdir()
     for number, text in enumerate(texts):
         (tmp_path / f"few/{number}.txt").write_text(text)
+    (tmp_path / "few/blank.md").write_text("\n")
+    (tmp_path / "few/table.csv").write_text("a,b\n")
     words = ("topics", tmp_path / "few", "--model", tiny_model, "--out", tmp_path / "out", "--overlap", 3)
     code, out, err = run(*words)
     assert (code, out.startswith("One topic: ")) == (0, True)
-    assert f"{tmp_path / 'few'}: {len(texts)} .txt; 0.0 MB; utf-8; documents: a file is one\n" in err
-    assert "<img" not in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert f"{tmp_path / 'few'}: {len(texts)} .txt, 1 .md; 0.0 MB; utf-8; documents: a file is one\n" in err
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert "<img" not in page
+    first = page.split("<h2>")[1]
+    assert first.startswith("What was read</h2>")
+    assert f"{tmp_path / 'few'}: {len(texts)} .txt, 1 .md; 0.0 MB; utf-8; documents: a file is one" in first
+    assert "no text found in 1 file(s): blank.md" in first
+    assert "left out 1 file(s): 1 .csv (tables: write their texts to .txt files)" in first
     code, _, err = run(*words, "--topics", 3)
     assert (code, "ask for fewer" in err) == (2, True)
 

@@ -1,6 +1,7 @@
 """The built site in a real browser: both languages, wide and narrow, search, every link, language and theme."""
 
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typer.main import get_command
 
 from bertsmith.cli import all_commands
 from bertsmith.errors import ConfigError
-from bertsmith.reporting.site import find_site, site_server
+from bertsmith.reporting.site import find_site, is_stale, site_server
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = Path("/usr/bin/chromium")
@@ -247,15 +248,52 @@ def test_pictures_of_what_a_newcomer_meets_are_taken_by_one_command(tmp_path):
     command = [sys.executable, str(ROOT / "docs/site/screenshots.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    tabs = ("home", "lab-fill", "lab-attention", "lab-task", "lab-learn")
+    tabs = ("readme", "home", "lab-fill", "lab-attention", "lab-task", "lab-learn")
     kinds = ["report", *(f"{tab}-{language}" for tab in tabs for language in ("en", "zh"))]
     assert {path.stem for path in tmp_path.iterdir()} == {f"{kind}-{width}" for kind in kinds for width in (1280, 390)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "stale"),
+    [
+        ("mkdocs.zh.yml", True),
+        ("CHANGELOG.md", True),
+        ("docs/en/index.md", True),
+        ("docs/notes/stumbles.md", True),
+        ("docs/studies/data.json", True),
+        ("benchmarks/results/embed.jsonl", True),
+        ("src/bertsmith/seeding.py", True),
+        ("src/bertsmith_school/learn/parts/1-why.zh.md", True),
+        ("docs/site/__pycache__/hooks.cpython-311.pyc", False),
+        ("tests/test_docs.py", False),
+    ],
+)
+def test_a_site_is_stale_when_something_that_it_shows_is_newer(tmp_path, changed, stale):
+    site, source = tmp_path / "src/bertsmith/site", tmp_path / changed
+    assert is_stale(site, tmp_path)
+    for second, path in enumerate((source, site / "index.html"), 1):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (second, second))
+    assert not is_stale(site, tmp_path)
+    os.utime(source, (3, 3))
+    assert is_stale(site, tmp_path) is stale
 
 
 def test_the_site_of_a_wheel_is_served_as_it_is(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/index.html").write_text("hello")
     assert find_site(tmp_path / "site", tmp_path) == tmp_path / "site"
+
+
+@needs_mkdocs
+def test_a_line_is_said_before_the_site_is_built(tmp_path, capsys):
+    script = tmp_path / "docs/site/build.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("raise SystemExit('no theme')")
+    with pytest.raises(ConfigError, match=r"build\.py: the documentation could not be built: no theme"):
+        find_site(tmp_path / "site", tmp_path)
+    assert capsys.readouterr().out == "Building the documentation, which takes about a minute ...\n"
 
 
 def test_without_a_site_one_line_says_what_to_do(tmp_path):

@@ -24,6 +24,13 @@ def test_the_verdict_is_on_top_and_the_next_command_at_the_end():
     assert "<h2>Next" not in render_report("A title", "", [])
 
 
+def test_what_stands_between_backticks_is_code_wherever_a_page_has_sentences():
+    figure = Picture("Curve", "By `epoch`.", Figure(), "Squares: install `a font <CJK>`.")
+    said = render_report("A title", "Of `runs/mine`.", [figure], verdict="Use `bertsmith plan`.")
+    codes = ("epoch", "a font &lt;CJK&gt;", "runs/mine", "bertsmith plan")
+    assert all(f"<code>{one}</code>" in said for one in codes)
+
+
 def test_a_picture_is_the_same_whenever_it_is_drawn():
     def drawn():
         figure = Figure()

@@ -135,10 +135,23 @@ def test_finished_blocks_are_not_computed_again(notes, tiny_model, tmp_path, set
     found = build_index(
         notes, tiny_model, tmp_path / "index", settings, on_progress=lambda *counts: seen.append(counts)
     )
-    assert seen[0][0] >= 24
-    assert seen[-1][0] == seen[-1][1] == found.passages
+    # 先前算好的块不算：从零数到这一次要算的
+    assert (seen[0], seen[-1]) == ((0, found.embedded), (found.embedded, found.embedded))
+    assert 0 < found.embedded <= found.passages - 24
     assert same(contents(tmp_path / "index"), contents(tmp_path / "whole"))
     assert not (tmp_path / "index" / ".vectors").exists()
+
+
+def test_the_progress_of_an_update_counts_what_it_embeds(notes, notes_index, tiny_model, settings):
+    def update():
+        told = []
+        found = build_index(notes, tiny_model, notes_index, settings, on_progress=lambda *counts: told.append(counts))
+        return found.embedded, told
+
+    (notes / "new.txt").write_text("A book is old.\n")
+    assert update() == (1, [(0, 1), (1, 1)])
+    (notes / "new.txt").unlink()
+    assert update() == (0, [])
 
 
 KILLED = """

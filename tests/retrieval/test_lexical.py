@@ -37,7 +37,9 @@ def test_scores_are_bm25(query, tmp_path):
     search = LexicalSearch.build(TEXTS)
     np.testing.assert_allclose(search.scores(query), bm25(query, TEXTS), rtol=1e-5)
     search.save(tmp_path / "words")
-    np.testing.assert_array_equal(LexicalSearch.load(tmp_path / "words").scores(query), search.scores(query))
+    np.testing.assert_array_equal(
+        LexicalSearch.load(tmp_path / "words", len(TEXTS)).scores(query), search.scores(query)
+    )
 
 
 def test_search_leaves_out_what_shares_no_word():

@@ -122,13 +122,18 @@ def test_near_duplicates_are_all_pairs_above_the_cosine(tiny_model, tmp_path, mo
 
 
 def test_the_command(pairs, tiny_model, tmp_path, capsys):
-    assert f"{len(PAIRS)} pairs" in typed(
+    first, second, *_, last = typed(
         capsys, "mine", pairs, "--model", tiny_model, "--out", tmp_path / "mined.jsonl", "--margin", "0"
-    )
+    ).splitlines()
+    assert first == f"pairs.tsv: TSV with tabs between its columns, utf-8, with a header; {len(PAIRS)} rows for embed"
+    assert second == "columns: query or text from query, text from positive"
+    assert f"{len(PAIRS)} pairs" in last
     lines = tmp_path / "lines.txt"
     lines.write_text("the man eats bread .\nthe man eats bread .\n")
     asked = ["mine", str(lines), "--out", str(tmp_path / "alike.jsonl"), "--near-duplicates", "0.99"]
-    assert "1 pairs of lines" in typed(capsys, *asked, "--model", tiny_model)
+    opening, found = typed(capsys, *asked, "--model", tiny_model).splitlines()
+    assert opening == f"{lines}: 1 .txt; 0.0 MB; utf-8"
+    assert "1 pairs of lines" in found
     for more, said in (
         (["--model", str(tiny_model), "--margin", "0.1"], "--margin has no meaning"),
         ([], "name the --model"),

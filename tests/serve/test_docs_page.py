@@ -1,7 +1,10 @@
 """The page at /docs, in a real browser: it shows every endpoint, answers on a click, and talks to no other host."""
 
+import ast
+import json
 import re
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -58,7 +61,28 @@ def test_what_is_served_comes_first(start, models):
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.parts[-3])
 def test_the_guide_asks_every_endpoint_by_curl_and_from_python(guide):
+    """The same requests in both ways, with all kinds of texts that an endpoint takes: `pairs` and `choices` too."""
     page = guide.read_text(encoding="utf-8")
-    by_curl = re.findall(r"^curl -s localhost:8000(/\S*)", page, re.MULTILINE)
-    from_python = re.findall(r'\bask\("(/[^"]*)"', page)
-    assert set(by_curl) == set(from_python) == set(ENDPOINTS)
+    curl = re.compile(r"^curl -s localhost:8000(/\S*) .* -d '(.*)'$", re.MULTILINE)
+    by_curl = {(path, canonical(json.loads(body))) for path, body in curl.findall(page)}
+    calls = [
+        node
+        for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ask"
+    ]
+    from_python = {
+        (call.args[0].value, canonical({one.arg: ast.literal_eval(one.value) for one in call.keywords}))
+        for call in calls
+    }
+    assert by_curl == from_python
+    asked = defaultdict(set)
+    for path, body in by_curl:
+        asked[path] |= json.loads(body).keys()
+    taken = {path: shapes[0].request_type for path, shapes in ENDPOINTS.items()}
+    assert asked.keys() == taken.keys()
+    assert all({one.text_fields[0], *one.same_length} <= asked[path] for path, one in taken.items())
+
+
+def canonical(body):
+    return json.dumps(body, sort_keys=True)

@@ -66,6 +66,15 @@ def _plain(one):
     return tuple(one) if isinstance(one, (list, tuple)) else one
 
 
+def test_the_mask_alone_is_special_where_it_is_asked_for(ours, theirs):
+    text = "The [MASK] eats,  un café[MASK]\u3002"
+    found = ours(text, parse_special="mask")
+    assert found == ours(text, parse_special=True)
+    assert found["input_ids"] == theirs(text)["input_ids"]
+    forged = ours.encode(f"[SEP]{text} [CLS] [PAD]", parse_special="mask")
+    assert [index for index in forged if index in ours.special_ids] == [ours.mask_token_id] * 2
+
+
 def test_a_question_beside_many_documents_is_cut_once(ours, monkeypatch):
     expected = [ours("A book", pair) for pair in PAIRS]
     cut, read = ours._tokens, []

@@ -13,7 +13,9 @@ import pytest
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.questions import Answer, QuestionExample
+from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.tasks.answer import AnsweringTask
+from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.inference.answer import WindowCutter
 from bertsmith.inference.tag import words_in_texts
 from bertsmith.tinyworld import draw_stories, render
@@ -149,6 +151,32 @@ def test_special_tokens_in_a_text_are_text_unless_asked_for(both):
     assert not forgeable & set(ours.align_words([FORGED]).ids.tolist())
     # the characters are all there, as those of any other text
     assert ours.align_flat([FORGED]).ends[-1] == len(FORGED)
+
+
+MASKED = ["a <mask>", "<mask> eats", "the man<mask>eats", "two  <mask>  gaps", "<mask><mask> .", "今天<mask>好"]
+
+
+@pytest.mark.parametrize("text", MASKED)
+def test_a_mask_alone_is_read_as_the_library_reads_it(both, text):
+    ours, peer = both
+    text = text.replace("<mask>", ours.special_tokens.mask)
+    found = ours(text, parse_special="mask")
+    assert found["input_ids"] == peer(text)["input_ids"]
+    assert found == ours(text, parse_special=True)
+
+
+def test_beside_a_mask_special_tokens_are_text(both):
+    ours, _ = both
+    ids = ours.encode(FORGED, parse_special="mask")
+    assert [index for index in ids if index in ours.special_ids - {ours.unk_token_id}] == [ours.mask_token_id]
+
+
+def test_a_labelled_pair_has_the_special_tokens_of_its_template(both):
+    ours, _ = both
+    examples = [LabelledText(FORGED, FORGED, label) for label in ("yes", "</s>", "[SEP]")]
+    for row in ClassificationTask.of(examples).encode(ours, examples, 256):
+        special = [index for index in row.input_ids[0] if index in ours.special_ids - {ours.unk_token_id}]
+        assert special == [*ours.template.before, *ours.template.between, *ours.template.after]
 
 
 def test_special_ids(both):
@@ -359,6 +387,7 @@ def test_a_special_token_is_special_where_only_the_settings_say_so(tmp_path):
     assert tokenizer.encode("the [MASK] man", parse_special=True) == [5, 4, 6]
     # a word-level model knows "[MASK]" as a word of its own: in plain text it is an unknown one
     assert tokenizer.encode("the [MASK] man") == [5, 1, 6]
+    assert tokenizer.encode("the [MASK] [SEP]", parse_special="mask") == [5, 4, 1]
     assert tokenizer("the", "man")["token_type_ids"] == [0, 0, 0, 1, 1]
     assert tokenizer.continuing.sum() == 0
 

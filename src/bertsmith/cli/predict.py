@@ -290,17 +290,28 @@ def embed(
     with LiveProgress(Console(stderr=True)) as progress:
         show = progress.counter("embedding", "lines")
         where: Literal["local", "ray"] = "ray" if engine == "ray" else "local"
-        found = embed_files(files, model, out, chosen, engine=where, workers=workers, on_progress=show)
+        told: dict[str, Any] = {"on_progress": show, "on_note": progress.note}
+        found = embed_files(files, model, out, chosen, engine=where, workers=workers, **told)
     blank = f" ({found.blank:,} blank lines are zeros)" if found.blank else ""
     print(f"{found.rows} vectors of {found.width} numbers in {out}, computed in {found.precision}{blank}")
 
 
 def _lines_of(files: Sequence[Path], encoding: str) -> Iterator[list[str]]:
     """Yields the lines of files, some at a time; standard input where `-` stands, or where there is no file."""
-    from bertsmith.data.reading.lines import numbered_lines
+    import sys
+
+    from bertsmith.data.reading.lines import numbered_lines, require_file
+    from bertsmith.data.reading.opening import opening_lines
+    from bertsmith.data.reading.sources import check_encoding, source_of
     from bertsmith.data.reading.text import require_plain_text
 
     require_plain_text(files, "a line each")
+    check_encoding(encoding)
+    if named := [file for file in files if file != Path(PIPE)]:
+        for file in named:
+            require_file(file)
+        # 答案在标准输出：说明走标准错误
+        print(*opening_lines(named, list(map(source_of, named)), encoding), sep="\n", file=sys.stderr)
     for file in files or [Path(PIPE)]:
         if file == Path(PIPE):
             yield from ([one.text for one in batch] for batch in batches([PIPE] if files else [], encoding))

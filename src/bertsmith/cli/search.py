@@ -133,6 +133,8 @@ def mine(
     **settings: Any,
 ) -> None:
     """Find hard negatives for pairs: texts that look like an answer but are not. Or find near duplicates."""
+    from rich.console import Console
+
     from bertsmith.errors import ConfigError
     from bertsmith.finetune.datasets import column_name
     from bertsmith.retrieval import mining
@@ -140,8 +142,9 @@ def mine(
 
     columns = {"text_column": text_column, "pair_column": pair_column}
     named: dict[str, Any] = {name: column_name(column) for name, column in columns.items() if column is not None}
+    how: dict[str, Any] = {"encoding": encoding, "console": Console()}
     if near_duplicates is None:
-        found = write_negatives(file, out, model=model, encoding=encoding, **named, **settings).details
+        found = write_negatives(file, out, model=model, **how, **named, **settings).details
         print(
             f"{out}: {found.pairs:,} pairs, {found.negatives:,} negatives out of {found.texts:,} texts,"
             f" {found.without:,} pairs without one"
@@ -153,7 +156,7 @@ def mine(
     if model is None:
         raise ConfigError("--near-duplicates compares vectors: name the --model that makes them")
     precision = settings.get("precision")
-    count = mining.near_duplicates(file, model, out, near_duplicates, precision=precision, encoding=encoding)
+    count = mining.near_duplicates(file, model, out, near_duplicates, precision=precision, **how)
     print(f"{out}: {count:,} pairs of lines with a cosine of at least {near_duplicates:g}")
 
 

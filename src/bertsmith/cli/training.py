@@ -47,8 +47,10 @@ def quickstart(
 def solve(
     train: Annotated[str, typer.Argument(help="Labelled file or URL, as in `bertsmith finetune`.")],
     *,
-    dev: Annotated[str | None, typer.Option(help="Chooses everything; default: a part of TRAIN.")] = None,
-    test: Annotated[str | None, typer.Option(help="Scored once, by the answer; default: a part of TRAIN.")] = None,
+    dev: Annotated[str | None, typer.Option(help="Used for every choice; default: a part of TRAIN.")] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Scored once, with the final model; default: a part of TRAIN.")
+    ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(
@@ -271,8 +273,8 @@ def _show(found: Plan, console: Console) -> None:
         print(f"This is a guess: {'; '.join(best.doubts)}.")
     else:
         print(
-            f"The runs on English prose behind this lie within {found.law.largest_miss:.2f} of the law; other text may"
-            " lie farther."
+            f"The forecast was within {found.law.largest_miss:.2f} nats of the English runs it was fitted to; other"
+            " text may differ more."
         )
     most = found.law.tokens_per_parameter
     lowest = min((each for each in found.forecasts if each.fits), key=lambda forecast: forecast.loss)
@@ -386,7 +388,7 @@ def report(
     """Write report.html: figures, curves and settings of one run or several, at any time."""
     from bertsmith.errors import ConfigError
     from bertsmith.finetune.report import write_report
-    from bertsmith.train.report import write_run_report
+    from bertsmith.journeys.source import write_report as write_run_report
 
     fine_tuned = [run for run in runs if (run / "finetune.json").exists() or (run / "search.json").exists()]
     if not fine_tuned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -17,7 +18,7 @@ from bertsmith.finetune.baselines import add_baselines, check_baselines
 from bertsmith.finetune.card import DataFile, model_card
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, local_sources, name_of
 from bertsmith.finetune.further import FurtherOptions, pretrain_further
-from bertsmith.finetune.reading import READING_FILE, FilesRead, noted, tell_files
+from bertsmith.finetune.reading import READING_FILE, FilesRead, noted, say, tell_files, tell_texts
 from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import cross_validate, dev_of, paper_grid, search, usual_space
@@ -35,7 +36,7 @@ from bertsmith.kernels.layers import on_device
 from bertsmith.model import ModelConfig
 from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
-from bertsmith.train.tracking import RunListener, TrackingOptions
+from bertsmith.train.tracking import Outcome, RunListener, StartedRun, TrackingOptions
 
 PAPER, OPTUNA = "paper", "optuna"
 
@@ -146,7 +147,7 @@ def finetune(
     # 老师和预测也在这块设备上：它们各自去问，不一路传下去
     with on_device(device) as place:
         with local_sources(files) as local:
-            with noted(notes, local.values()):
+            with noted(notes, local.values(), console):
                 examples = {
                     name: kind.spec.reader.read(source, reading, task=task, name=name) for name, source in local.items()
                 }
@@ -158,6 +159,8 @@ def finetune(
             # 句向量从老师的向量里学，不从标签的分布里学：由任务自己处理
             options["teacher"], teacher = teacher, None
         if unlabelled is not None:
+            if isinstance(unlabelled, (str, Path)):
+                tell_texts([unlabelled], reading.encoding, console)
             with noted(notes, [unlabelled]):
                 pairs = kind.from_documents(unlabelled, options, reading.encoding, recipe.seed)
             # 自己给了 dev 的，就用自己的；文件夹里留出的那份只在没有时才用
@@ -176,11 +179,15 @@ def finetune(
             by = "the latest rows held out" if reading.time_column is not None else "classes evenly"
             how_so = f"{name_of(files['train'])} is divided, {by}, equal and almost equal texts together"
             division = f"{how_so}: {said}"
-            if console is not None:
-                told_so = f"no --dev: {division}; see {folder / SPLIT_FILE}"
-                console.print(told_so, highlight=False, markup=False, soft_wrap=True)
+            say(f"no --dev: {division}; see {folder / SPLIT_FILE}", console)
+            columns = {"group_column": reading.group_column, "time_column": reading.time_column}
+            told_by = {name: column for name, column in columns.items() if column is not None}
+            # 同样的行以后还要能拿来评分：行号按文件里例子的次序，从 0 数起
+            told.insert(0, _HeldOutRows(folder / SPLIT_FILE, {"seed": recipe.seed, **told_by, **parts}))
         if teaching.teacher_text:
-            examples["train"] = [*examples["train"], *labelled_by_teacher(made, teaching, reading.encoding)]
+            on_note = None if console is None else partial(say, console=console)
+            more = labelled_by_teacher(made, teaching, reading.encoding, on_note)
+            examples["train"] = [*examples["train"], *more]
         learned, chooses, scored = (examples.get(name) for name in named)
         assert learned is not None
         if compared.baselines:
@@ -190,6 +197,8 @@ def finetune(
         how: dict[str, Any] = {"console": console, "device": place}
         start = Path(model)
         if further.adapt:
+            if further.adapt_text:
+                tell_texts(further.adapt_text, reading.encoding, console)
             start = pretrain_further(
                 model, learned, folder, further, encoding=reading.encoding, seed=recipe.seed, **how
             )
@@ -198,12 +207,7 @@ def finetune(
         result, searched, best = _trained(made, start, found, compared, tuple(chosen), rest)
         # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
         data = {name: DataFile(name_of(source), len(examples[name])) for name, source in files.items()}
-        if parts:
-            # 同样的行以后还要能拿来评分：行号按文件里例子的次序，从 0 数起
-            columns = {"group_column": reading.group_column, "time_column": reading.time_column}
-            told_by = {name: column for name, column in columns.items() if column is not None}
-            write_json(folder / SPLIT_FILE, {"seed": recipe.seed, **told_by, **parts})
-            data |= {name: replace(data[name], name=f"a part of {data[name].name}") for name in parts}
+        data |= {name: replace(data[name], name=f"a part of {data[name].name}") for name in parts}
         if chooses is None:
             # 没有 dev 文件：训练文件自己的一份挑轮次
             for name, rows in zip(("train", "dev"), dev_of(made, learned, recipe.seed), strict=True):
@@ -221,6 +225,26 @@ def finetune(
             write_report(folder)
     kept = folder / "model" if (folder / "model").is_dir() else folder / "adapter"
     return Result(folder, (result.test or result.dev).metrics, kept, folder / "report.html", result)
+
+
+@dataclass(frozen=True)
+class _HeldOutRows:
+    """Writes which rows are held out as training begins: nothing is refused any more, and a kill leaves them there."""
+
+    path: Path
+    rows: Mapping[str, Any]
+
+    def started(self, _run: StartedRun) -> None:
+        write_json(self.path, self.rows)
+
+    def figures(self, _kind: str, _step: int, _values: Mapping[str, float]) -> None:
+        pass
+
+    def artefact(self, _path: Path) -> None:
+        pass
+
+    def ended(self, _outcome: Outcome) -> None:
+        pass
 
 
 _GROUPS = (ReadingOptions, FineTuningSettings, FurtherOptions, ComparisonOptions, TeachingOptions, TrackingOptions)
@@ -322,7 +346,8 @@ def evaluate(
         is_solved = adapter is None and (only is not None or (model_folder(described) / WORDS_FILE).exists())
         reads: dict[str, Any] = {}
         with local_sources({"data": data}) as local:
-            examples = task.spec.reader.read(local["data"], options, task=task.name)
+            with noted([], [], console):
+                examples = task.spec.reader.read(local["data"], options, task=task.name)
             if not is_solved:
                 reads = {"tokenizer": load_tokenizer(model), "limit": inference.length_for(ModelConfig.load(model))}
             if console is not None:

@@ -5,9 +5,10 @@ It reads with the readers of `finetune` and of `corpus`, with `--faults skip`; w
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from bertsmith.finetune.datasets import (
     name_of,
     table_of,
 )
-from bertsmith.finetune.datasets.columns import parts_of
+from bertsmith.finetune.datasets.columns import ColumnsFound, parts_of
 from bertsmith.finetune.datasets.inputs import names_all
 from bertsmith.finetune.datasets.related import JUDGEMENTS
 from bertsmith.finetune.datasets.tagged import WORD_LINES
@@ -160,10 +161,10 @@ class Look:
 
     @property
     def repeated_lines(self) -> list[str]:
-        """How many rows stand twice; no line where none does."""
+        """How many rows are duplicates; no line where none is."""
         several = f"; {self.contradictions:,} texts have several labels" if self.contradictions else ""
         what = "rows" if self.task else "documents"
-        return [f"repeated: {self.repeated:,} {what} stand twice{several}"] if self.repeated else []
+        return [f"repeated: {self.repeated:,} {what} are duplicates{several}"] if self.repeated else []
 
     def opening(self, part: str) -> list[str]:
         """Returns the first lines of a command that reads it as `part`, such as `train`: what was understood of it."""
@@ -227,20 +228,36 @@ def look(
             if others:
                 raise ConfigError(f"{name_of(source)}: is text without labels; leave --{next(iter(others))} out")
             limit = None if model is None else ModelConfig.load(model).position_limit
-            found = _look_at_text(source, options, tokenizer, limit)
+            try:
+                found = _look_at_text(source, options, tokenizer, limit)
+            except InputError as error:
+                raise InputError(str(error).replace(*_TEXT_OPTION)) from None
         else:
             texts = [" ".join(example.texts) for example in examples]
             limit = None if model is None else task_named(name).length_limit(model)
             found = _with_languages(look_at(name, source, examples, options, tokenizer, limit), texts)
+        of_source = len(caught)
         known, shared = [(name_of(source), fingerprints(examples))], list[Overlap]()
         for split, other in others.items():
             read = task_named(found.task).spec.reader.read(other, options, task=found.task, name=split)
             keys = list(map(fingerprint_of, read))
             shared += [Overlap(split, file, sum(key in there for key in keys), len(read)) for file, there in known]
             known.append((name_of(other), fingerprints(read)))
-        told = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
-        notes = tuple(by_name(said, [source, *others.values()]) for said in (*found.notes, *told))
+        # 报告里只有这个文件的各列；另外几个文件的，写在说明里
+        told = dict.fromkeys((*notes_of(caught[:of_source]), *notes_of(caught[of_source:], columns_shown=False)))
+        said = (one.replace(*_TEXT_OPTION) for one in (*found.notes, *told))
+        notes = tuple(by_name(one, [source, *others.values()]) for one in said)
     return replace(found, shared=tuple(shared), notes=notes)
+
+
+_TEXT_OPTION = ("--text-field", "--text-column")
+"""The option that the readers of text advise, and what `look` calls it."""
+
+
+def notes_of(caught: Iterable[warnings.WarningMessage], *, columns_shown: bool = True) -> list[str]:
+    """Returns what readers warned of; where all columns of a file are shown, those that were found are not named."""
+    said = [one.message for one in caught if one.category in (UserWarning, ColumnsFound)]
+    return [one.note if columns_shown and isinstance(one, ColumnsFound) else str(one) for one in said]
 
 
 def read_likely(source: DataSource, task: str | None, options: ReadingOptions) -> tuple[str | None, list[Any]]:
@@ -299,7 +316,7 @@ def _likely_tasks(source: DataSource, options: ReadingOptions) -> Sequence[str]:
     if isinstance(source, (str, Path)):
         path = Path(source)
         if path.is_dir():
-            return ("embed",) if (path / JUDGEMENTS).is_dir() else ()
+            return ("embed",) if os.path.isdir(path / JUDGEMENTS) else ()
         if not path.is_file():
             return ("classify",)
         if ending_of(path) not in (*TABLE_KINDS, ".tsv"):
@@ -330,7 +347,14 @@ def _holds_text(path: Path, options: ReadingOptions) -> bool:
     """Tells whether a file can be text of a corpus: a table with a column of that name, or no table."""
     if ending_of(path) not in TABLE_KINDS:
         return True
-    return "text" in open_table(path, kind_of(path), options.encoding, options.sheet).first
+    table, column = open_table(path, kind_of(path), options.encoding, options.sheet), _text_column(options)
+    table.add_nested([column])
+    return column in table.first
+
+
+def _text_column(options: ReadingOptions) -> str:
+    """Returns the column of a table of text without labels, as `corpus` takes it."""
+    return "text" if options.text_column is None else str(options.text_column)
 
 
 def look_at(
@@ -410,7 +434,8 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
     if _is_classes(Path(source)):
         skipped = "; ".join(filter(None, (skipped, "its folders may be classes: --task classify reads them as such")))
     rule, why = corpus_documents([one.name for one in sources], encoding=options.encoding)
-    reading = CorpusOptions(documents=rule, encoding=options.encoding, sheet=options.sheet)
+    column = _text_column(options)
+    reading = CorpusOptions(documents=rule, encoding=options.encoding, text_field=column, sheet=options.sheet)
     documents, decoded, notes = [], list[str](), list(filter(None, (skipped, why)))
     for one in sources:
         # 一个文件读不了，其余的照样要看

@@ -11,10 +11,14 @@ from typing import Any
 
 from rich.console import Console
 
+from bertsmith.data.reading.opening import opening_lines
+from bertsmith.data.reading.sources import find_text_files, source_of, text_endings
+from bertsmith.data.reading.text import corpus_documents
 from bertsmith.errors import RunFolderError
 from bertsmith.files import read_json
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, by_name
-from bertsmith.finetune.look import Look, look_at
+from bertsmith.finetune.datasets.columns import ColumnsFound
+from bertsmith.finetune.look import Look, look_at, notes_of
 from bertsmith.tokenizer import Tokenizer
 
 READING_FILE = "reading.json"
@@ -50,20 +54,25 @@ class FilesRead:
 
 
 @contextmanager
-def noted(notes: list[str], sources: Iterable[DataSource]) -> Iterator[None]:
-    """Adds to `notes` what is warned of in the block, files by their names alone; the warnings are given as ever."""
+def noted(notes: list[str], sources: Iterable[DataSource], console: Console | None = None) -> Iterator[None]:
+    """Adds to `notes` what is warned of in the block, files by their names alone; the warnings are given as ever.
+
+    With a `console`, on which `tell_files` names all columns, a warning does not name those that were found.
+    """
     caught: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
     finally:
+        # 报告和模型卡会给别人看：不写这台机器上的文件夹，也不写网址的临时副本在哪里
+        told = dict.fromkeys(by_name(one, sources) for one in notes_of(caught))
+        notes += [one for one in told if one not in notes]
         for one in caught:
-            # 报告和模型卡会给别人看：不写这台机器上的文件夹，也不写网址的临时副本在哪里
-            said = by_name(str(one.message), sources)
-            if one.category is UserWarning and said not in notes:
-                notes.append(said)
-            warnings.warn(one.message, stacklevel=4)
+            message = one.message
+            if console is not None and isinstance(message, ColumnsFound):
+                message = message.note
+            warnings.warn(message, stacklevel=4)
 
 
 def tell_files(
@@ -84,7 +93,21 @@ def tell_files(
         limit: the most ids of a sequence that it reads, see `Task.length_limit`.
     """
     looks = {part: look_at(task, one, examples[part], options, tokenizer, limit) for part, one in sources.items()}
-    if console is not None:
-        for _, line in FilesRead(looks).lines:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for _, line in FilesRead(looks).lines:
+        say(line, console)
     return looks
+
+
+def tell_texts(paths: Sequence[str | Path], encoding: str, console: Console | None) -> None:
+    """Says on the console what was understood of text without labels: files, size, encodings, documents."""
+    if console is not None:
+        files = find_text_files(paths, text_endings())
+        rule, _ = corpus_documents(files, encoding=encoding)
+        for line in opening_lines(paths, [source_of(file) for file in files], encoding, rule):
+            say(line, console)
+
+
+def say(line: str, console: Console | None) -> None:
+    """Prints a line as it is, whatever it holds; nothing without a console."""
+    if console is not None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

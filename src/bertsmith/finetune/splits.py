@@ -137,7 +137,9 @@ def together(task: Task[ExampleT, Any], examples: Sequence[ExampleT], share: int
         count = sum(g in large and equal[own] < whole[g] for g, own in zip(groups, rest, strict=True))
         groups = [rest[number] if group in large else group for number, group in enumerate(groups)]
         if count:
-            warnings.warn(f"{count:,} texts are almost equal: of these only equal ones stay on one side", stacklevel=4)
+            warnings.warn(
+                f"{count:,} texts are near-duplicates; only exact duplicates are kept in the same part", stacklevel=4
+            )
     return groups
 
 

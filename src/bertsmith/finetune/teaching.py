@@ -9,7 +9,7 @@ vectors, see `tasks.embed`: that task takes a teacher in its own way.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -77,8 +77,13 @@ class TaughtLoss:
         return LossOutput((hard.loss + soft) / 2, sums)
 
 
-def labelled_by_teacher(task: Task[ExampleT, Any], teaching: TeachingOptions, encoding: str) -> Sequence[ExampleT]:
-    """Returns the inputs of `teacher_text` as examples; empty lines are left out, and faulty ones with a warning."""
+def labelled_by_teacher(
+    task: Task[ExampleT, Any], teaching: TeachingOptions, encoding: str, on_note: Callable[[str], None] | None = None
+) -> Sequence[ExampleT]:
+    """Returns the inputs of `teacher_text` as examples; empty lines are left out, and faulty ones with a warning.
+
+    Before a file is read, `on_note` is told how it was understood, a line each.
+    """
     assert teaching.teacher
     predictor, reading = Predictor.load(str(model_folder(teaching.teacher))), ReadingOptions(encoding=encoding)
     if isinstance(predictor.pipeline, Rank):
@@ -87,7 +92,7 @@ def labelled_by_teacher(task: Task[ExampleT, Any], teaching: TeachingOptions, en
     examples = []
     for file in teaching.teacher_text:
         faults = Faults(reading)
-        for record in predictor.predict_file(file, reading):
+        for record in predictor.predict_file(file, reading, on_note=on_note):
             if record["prediction"] is not None:
                 examples.append(task.example_from(record))
             elif "fault" in record:

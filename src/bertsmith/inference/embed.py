@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -29,6 +28,7 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import make_folder, write_json
 from bertsmith.hub import model_folder
 from bertsmith.inference.engine import DEFAULT, PART, InferenceConfig, sequence_means
+from bertsmith.inference.graph_cache import tell_once
 from bertsmith.inference.pipeline import Pipeline, one_or_many, require_list
 from bertsmith.inference.task_file import USAGE_FILE, TaskFile, read_told, stated_length, stated_prompts
 from bertsmith.model import (
@@ -130,10 +130,9 @@ class Embed(Pipeline, name="embed"):
     def settings_in(cls, folder: str | Path) -> SentenceFolder:
         """Returns what a folder of sentence-transformers says; the defaults where it says nothing."""
         says = read_sentence_folder(folder)
-        if (place := model_folder(folder)) not in _SAID and is_untrained(place):
-            _SAID.add(place)
+        if is_untrained(place := model_folder(folder)):
             # 没有为句向量训练过的模型，任何两句话的余弦都接近 1：数是对的，意思却没有
-            warnings.warn(f"{place}: {UNTRAINED}", stacklevel=2)
+            tell_once(place, UNTRAINED)
         if says.lowercase and not load_tokenizer(folder).lowercase:
             raise CheckpointError(
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
@@ -242,9 +241,6 @@ class Embed(Pipeline, name="embed"):
         if dims is not None and not 1 <= dims <= whole:
             raise InputError(f"dims {dims} is outside 1 to {whole}, what a vector of this model has")
         return dims or self.dims or whole
-
-
-_SAID: set[Path] = set()
 
 
 UNTRAINED = (

@@ -23,14 +23,15 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.data.reading.lines import numbered_lines
-from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding
+from bertsmith.data.reading.opening import opening_lines
+from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding, source_of
 from bertsmith.data.reading.text import require_plain_text
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, read_json, require_utf8_names, working_in, write_json
 from bertsmith.hub import model_folder, noted_start
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import PART, Engine, InferenceConfig, Precision
-from bertsmith.inference.graph_cache import EngineKind
+from bertsmith.inference.graph_cache import TOLD, EngineKind
 from bertsmith.parallel import Engine as ParallelEngine
 from bertsmith.parallel import available_cores, parallel_map
 from bertsmith.settings import Checked, option
@@ -89,6 +90,7 @@ def embed_files(
     engine: ParallelEngine = "local",
     workers: int | None = 1,
     on_progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Embedded:
     """Embeds every line of files; resumes where an earlier call with the same request was broken off.
 
@@ -99,6 +101,7 @@ def embed_files(
         engine: `local` or `ray`, see `parallel_map`.
         workers: processes, each with its share of the cores; one file is the work of one of them. None for all cores.
         on_progress: told how many lines are done and how many there are; at first of what an earlier call left.
+        on_note: told what was understood of the files, as by `opening_lines`.
     """
     settings, out = settings or EmbedSettings(), Path(out)
     if out.suffix not in ENDINGS:
@@ -112,6 +115,11 @@ def embed_files(
     folder = model_folder(folder)
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such model folder")
+    if on_note is not None:
+        for line in opening_lines(files, [source_of(Path(file)) for file in files], settings.encoding):
+            on_note(line)
+    # 这个文件夹有什么要警告的，在这里说一次
+    Embed.settings_in(folder)
     count = workers
     if engine == "local":
         # 一个文件归一个进程：多出来的进程分走了核，却没有活
@@ -354,6 +362,8 @@ def _write_parquet(handle: BinaryIO, blocks: Iterator[NDArray[np.float32]], _lin
 
 @functools.lru_cache(maxsize=1)
 def _loaded(folder: str, _folder_state: str, settings: EmbedSettings) -> Embed:
+    # 要警告的父进程已经说过：工作进程不重复
+    TOLD.setdefault(Path(folder), "")
     return Embed.load(folder, precision=settings.precision, batch_tokens=settings.batch_tokens, engine=settings.engine)
 
 

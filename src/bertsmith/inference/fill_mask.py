@@ -47,7 +47,8 @@ class FillMask(Pipeline, name="fill-mask"):
         """Fills the masks of texts.
 
         Args:
-            texts: each holds `[MASK]` (or what the tokenizer calls it, such as `<mask>`) at least once.
+            texts: each holds `[MASK]` (or what the tokenizer calls it, such as `<mask>`) at least once. Other special
+                tokens written in a text are plain text, as everywhere; `transformers` takes them for what they name.
             top_k: most candidates per mask, at least 1.
             candidates: consider these words alone; each must be one piece of the vocabulary. Their probabilities are
                 those among all pieces, so they add up to less than 1: how little is itself an answer.
@@ -71,7 +72,7 @@ class FillMask(Pipeline, name="fill-mask"):
         return filled
 
     def _sequence(self, text: str) -> list[int]:
-        ids = self.tokenizer.template.wrap(self.tokenizer.encode(text, parse_special=True))
+        ids = self.tokenizer.template.wrap(self.tokenizer.encode(text, parse_special="mask"))
         if self.tokenizer.mask_token_id not in ids:
             mask = self.tokenizer.special_tokens.mask
             raise InputError(f"no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")

@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +41,15 @@ if TYPE_CHECKING:
 EngineKind = Literal["torch", "onnxruntime", "openvino", "auto"]
 _CPUINFO = Path("/proc/cpuinfo")
 _LEAST_LENGTH = 1e-12
+TOLD: dict[Path, str] = {}
+"""Folder of a model → what this process has warned of; a worker adds the folder of which its parent has."""
+
+
+def tell_once(folder: Path, said: str) -> None:
+    """Warns of a model folder, once in a process."""
+    if folder not in TOLD:
+        TOLD[folder] = said
+        warnings.warn(f"{folder}: {said}", stacklevel=3)
 
 
 def cache_folder() -> Path:
@@ -74,6 +84,7 @@ class FolderCard:
     """What a short request to an encoder needs to know of its folder.
 
     `graph` is empty where measuring has found torch faster; `runtime` is the library that runs it, in `precision`.
+    `warning` is what was told of the folder when it was loaded whole, empty for nothing.
     """
 
     graph: str
@@ -82,6 +93,7 @@ class FolderCard:
     pooling: str
     prompt: str
     max_length: int
+    warning: str
 
 
 def card_file(folder: Path, asked: str, threads: int) -> Path:
@@ -120,13 +132,16 @@ def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any
     whole: Embed | None = None
     if card is None:
         whole = load()
-        card = _card_of(whole)
+        card = _card_of(whole, path)
         # 卡片只省下一次载入：缓存只读时，下次照样完整地载入
         if card.graph:
             with contextlib.suppress(RunFolderError):
                 write_text(file, json.dumps(asdict(card)))
     if not card.graph:
         return whole or load()
+    if card.warning:
+        # 完整的流水线载入时会说；只凭卡片回答的，也要说
+        tell_once(path, card.warning)
     place, runtime = cache_folder() / card.graph, RUNTIMES[card.runtime]
     try:
         graph = runtime.open(place, card.precision, threads)
@@ -208,11 +223,12 @@ def pooled(states: NDArray[np.float32], lengths: Sequence[int], pooling: str) ->
     return vectors.astype(np.float32, copy=False)
 
 
-def _card_of(whole: Embed) -> FolderCard:
+def _card_of(whole: Embed, folder: Path) -> FolderCard:
     graph = vars(whole.engine.model.backbone).get("forward") if hasattr(whole.engine, "model") else None
     is_plain = whole.pooling in ("mean", "cls", "max") and not whole.config.is_decoder and not whole.dims
     name, runtime, precision = (graph.name, graph.kind, graph.precision) if graph and is_plain else ("", "", "")
-    return FolderCard(name, runtime, precision, whole.pooling, whole.prompt_text(), whole.max_length)
+    how = (whole.pooling, whole.prompt_text(), whole.max_length)
+    return FolderCard(name, runtime, precision, *how, warning=TOLD.get(folder, ""))
 
 
 def _threads() -> int:

@@ -24,10 +24,20 @@ from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule, read_text
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.files import claim_folder, working_in
+from bertsmith.files import claim_folder, working_in, write_json
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import copy_sentence_files
-from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, counted, own_text, shards_of, text_files
+from bertsmith.journeys.source import (
+    DOCUMENTS_HELP,
+    ENCODING_HELP,
+    READ,
+    WORK,
+    counted,
+    own_text,
+    shards_of,
+    text_files,
+    write_report,
+)
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import extend_positions, extend_vocabulary, load_any
 from bertsmith.model.folder import stored_heads
@@ -39,7 +49,6 @@ from bertsmith.train.choosing import native_settings, recipe_to_continue
 from bertsmith.train.monitor import figures_before_training
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe
-from bertsmith.train.report import write_run_report
 
 LEAST_OFTEN = 5
 """A word seen less often gets no piece: its vector would not be learned."""
@@ -110,7 +119,7 @@ def adapt(
     with on_device(device), working_in(folder, *WORK):
         found = _adapted(str(model), files, folder, options, console or Console(quiet=True))
     metrics = {"loss_after": found.loss_after, "loss_before": found.loss_before}
-    return Result(folder, metrics, found.model_folder, write_run_report([folder]), found)
+    return Result(folder, metrics, found.model_folder, write_report([folder]), found)
 
 
 def _adapted(
@@ -153,6 +162,7 @@ def _adapted(
 
     console.print("[bold]2 · token shards[/bold]")
     corpus = shards_of(source, larger, out / "corpus")
+    write_json(out / READ, source.read(out / "corpus"))
     console.print(f"    {counted(corpus)}")
 
     console.print("[bold]3 · continued pre-training[/bold]")

@@ -21,11 +21,14 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from bertsmith.data.reading.documents import readable_files
+from bertsmith.data.reading.opening import opening_lines
+from bertsmith.data.reading.sources import source_of
 from bertsmith.data.reading.text import read_text
 from bertsmith.errors import ConfigError
 from bertsmith.files import claim_folder, working_in, write_json
-from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
+from bertsmith.finetune.datasets import DataSource, ReadingOptions, local_sources, name_of
 from bertsmith.finetune.metrics import in_digits
+from bertsmith.finetune.reading import tell_files
 from bertsmith.finetune.tasks import save_task, task_of_model
 from bertsmith.finetune.tasks.task import Task
 from bertsmith.hub import model_folder
@@ -35,7 +38,15 @@ from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.kernels.matmul import has_int8_kernels
-from bertsmith.model import PretrainedModel, cut_vocabulary, keep_layers, layers_written, load_any, prune_heads
+from bertsmith.model import (
+    ModelConfig,
+    PretrainedModel,
+    cut_vocabulary,
+    keep_layers,
+    layers_written,
+    load_any,
+    prune_heads,
+)
 from bertsmith.model.folder import StoredAs, fingerprint_weights
 from bertsmith.model.surgery import head_importance
 from bertsmith.seeding import generator
@@ -100,7 +111,7 @@ def compress(
         model: a model folder, fine-tuned or not, or `org/name` on the Hub.
         out: the folder of the smaller model.
         dev: a labelled file or its URL, or rows in memory, as in `finetune`; each step is scored on it.
-        console: shows a table of the steps; silent when None.
+        console: shows what was read, and a table of the steps; silent when None.
         device: None takes the GPU where there is one.
         **settings: the options of `bertsmith compress`, with underscores: `layers`, `heads`, `int8` and so on.
 
@@ -138,14 +149,18 @@ def _compressed(
     whole: dict[str, Any] = {"weights": fingerprint_weights(source), "options": asdict(options), "dev": judged}
     # 先认领再测量：有内容的文件夹，不等几分钟才拒绝
     claim_folder(out, "compress.json", whole)
-    work = _Work(source, dev, reading)
+    files = readable_files(options.vocabulary, reading.encoding) if options.vocabulary else []
+    if console is not None and files:
+        for line in opening_lines(options.vocabulary, list(map(source_of, files)), reading.encoding):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    work = _Work(source, dev, reading, console)
     if options.layers:
         keep_layers(work.model, layers_written(options.layers))
         work.measure(f"layers {options.layers}")
     if options.heads:
         work.prune(options.heads)
-    if options.vocabulary:
-        work.cut(options.vocabulary, reading.encoding)
+    if files:
+        work.cut(files, reading.encoding)
     work.save(out, options.stored)
     if options.stored != "float32":
         work.model = work.loaded(out)
@@ -158,18 +173,28 @@ def _compressed(
 
 
 class _Work:
-    def __init__(self, source: Path, dev: DataSource | None, reading: ReadingOptions) -> None:
+    def __init__(self, source: Path, dev: DataSource | None, reading: ReadingOptions, console: Console | None) -> None:
         self.source = source
         self.task: Task[Any, Any] | None = None
         self.max_length, self.examples = 0, list[Any]()
+        self.tokenizer: Tokenizer = load_tokenizer(source)
         if dev is not None or read_task_file(source):
             self.task, self.max_length = task_of_model(source)
             if dev is not None:
-                self.examples = self.task.spec.reader.read(dev, reading, task=self.task.name, name="dev")
-        self.tokenizer: Tokenizer = load_tokenizer(source)
+                self._read(dev, reading, console)
         self.model = self.loaded(source)
         self.rows: list[CompressionRow] = []
         self.measure("as it was")
+
+    def _read(self, dev: DataSource, reading: ReadingOptions, console: Console | None) -> None:
+        task = self.task
+        assert task is not None
+        with local_sources({"dev": dev}) as local:
+            self.examples = task.spec.reader.read(local["dev"], reading, task=task.name, name="dev")
+            if console is not None:
+                limit = InferenceConfig(max_length=self.max_length).length_for(ModelConfig.load(self.source))
+                reads: dict[str, Any] = {"tokenizer": self.tokenizer, "limit": limit}
+                tell_files(task.name, local, {"dev": self.examples}, reading, console=console, **reads)
 
     def loaded(self, folder: Path) -> PretrainedModel:
         model = self.task.load(folder) if self.task is not None else load_any(folder)
@@ -225,12 +250,12 @@ class _Work:
         prune_heads(self.model, {layer: cut[one] for layer, one in enumerate(first) if cut[one]})
         self.measure(f"{sum(map(len, cut.values()))} of {len(ranked)} heads cut")
 
-    def cut(self, text: Sequence[str], encoding: str) -> None:
+    def cut(self, text: Sequence[Path], encoding: str) -> None:
         """Cuts the pieces that a text never needs."""
         if not isinstance(self.tokenizer, WordPieceTokenizer):
             raise ConfigError("--vocabulary needs a WordPiece vocabulary; this one spells in another way: leave it out")
         used: set[int] = set()
-        lines = read_text(readable_files(text, encoding), encoding)
+        lines = read_text(text, encoding)
         while batch := list(islice(lines, 10_000)):
             used.update(np.unique(self.tokenizer.encode_flat(batch).ids).tolist())
         before = len(self.tokenizer)

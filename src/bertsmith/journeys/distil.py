@@ -19,10 +19,20 @@ from rich.markup import escape
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError
-from bertsmith.files import claim_folder, working_in
+from bertsmith.files import claim_folder, working_in, write_json
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import read_sentence_folder, write_sentence_folder
-from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, counted, own_text, shards_of, text_files
+from bertsmith.journeys.source import (
+    DOCUMENTS_HELP,
+    ENCODING_HELP,
+    READ,
+    WORK,
+    counted,
+    own_text,
+    shards_of,
+    text_files,
+    write_report,
+)
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import Backbone, ModelConfig, as_distilbert, keep_layers, layers_written
 from bertsmith.model.folder import stored_heads
@@ -33,7 +43,6 @@ from bertsmith.train.choosing import native_settings, recipe_for, recipe_to_cont
 from bertsmith.train.monitor import figures_before_training
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe
-from bertsmith.train.report import write_run_report
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ def distil(
         found = _distilled(str(teacher), files, folder, options, console or Console(quiet=True))
     names = ("loss_after", "loss_before", "parameters", "teacher_parameters")
     metrics = {name: float(getattr(found, name)) for name in names}
-    return Result(folder, metrics, found.model_folder, write_run_report([folder]), found)
+    return Result(folder, metrics, found.model_folder, write_report([folder]), found)
 
 
 def _distilled(
@@ -131,6 +140,7 @@ def _distilled(
     console.print("[bold]1 · token shards[/bold]")
     recipe = _recipe(teacher, out, options)
     corpus = shards_of(source, tokenizer, out / "corpus")
+    write_json(out / READ, source.read(out / "corpus"))
     console.print(f"    {counted(corpus)}")
     console.print("[bold]2 · training the student[/bold]")
     result = pretrain(out, corpus, tokenizer, recipe, console=console, device=best_device())

@@ -231,9 +231,14 @@ def best_size(corpus: TokenCorpus, tokenizer: Tokenizer, family: str, minutes: f
     return _best(forecasts, LAWS[family])
 
 
+def latest_end(minutes: float) -> float:
+    """Returns the minutes in which a quickstart that was given so many has to end."""
+    return minutes + max(minutes, 1.0) / 4
+
+
 def minutes_left(minutes: float, spent: float) -> float:
-    """Returns what is left for pre-training: half at least, however long the text took to prepare."""
-    return max(minutes - spent, minutes / 2)
+    """Returns what is left for pre-training: half at least, unless the whole would then end too late."""
+    return max(minutes - spent, min(minutes / 2, latest_end(minutes) - spent), 0.0)
 
 
 def pace_of(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> Pace:
@@ -255,14 +260,12 @@ def too_short(
         smaller: whether a smaller size can be asked for.
     """
     # 机器下次可能慢一点：多给一成，再往上取整
-    least = 1.1 * minutes_for_fewest
-    enough = max(0.05, math.ceil(100 * min(spent + least, 2 * least)) / 100)
+    enough = max(0.05, math.ceil(100 * (spent + 1.1 * minutes_for_fewest)) / 100)
     within = f"in {minutes:g} minutes"
     if spent > minutes / 2:
         # 准备已经用去一半以上：说清楚还剩多少，而不是「1 分钟里的 3 分钟」
-        within = (
-            f"preparation and report take {round(spent, 2):g} minutes; in {minutes / 2:g}, half of those asked for,"
-        )
+        used, left = round(spent, 2), round(minutes_left(minutes, spent), 2)
+        within = f"preparation and report take {used:g} of {minutes:g} minutes; in the {left:g} that are left"
     elif spent:
         within += f", {round(spent, 2):g} of them for preparation and report,"
     return ConfigError(

@@ -19,19 +19,16 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from bertsmith.data.corpus.commit import read_statistics
 from bertsmith.data.corpus.manifest import MANIFEST, different_keys
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.data.corpus.statistics import remarks_on
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import claim_folder, read_json, working_in, write_json
-from bertsmith.finetune.reading import noted
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import Evaluation
-from bertsmith.journeys.plan import DEFAULT_MINUTES, Pace, best_size, minutes_left, pace_of, too_short
+from bertsmith.journeys.plan import DEFAULT_MINUTES, Pace, best_size, latest_end, minutes_left, pace_of, too_short
 from bertsmith.journeys.searching import learn_to_search, require_searchable
 from bertsmith.journeys.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.journeys.source import (
@@ -54,15 +51,15 @@ from bertsmith.settings import Checked, Result, changed, divided, option
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
 from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.forecast import LAWS
-from bertsmith.train.pretraining import latest_end, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe
 
 WORLD_STEPS, WORLD_BATCH = 800, 32
 """Steps on the bundled world and stories in each: half a minute on two cores, and enough to tell a true next sentence.
 Smaller batches learn the words as fast, and the next sentence later."""
 
-FINISHING = 5.0
-"""Seconds that are kept free for what follows pre-training: filled masks and the report."""
+FINISHING = 8.0
+"""Seconds that are kept free for the start of Python, and for what follows pre-training: filled masks, the report."""
 
 OWN_FAMILY, WORLD_FAMILY = "modernbert", "bert"
 """What learns most in the same time ("What learns best" in docs/notes/measurements.md), and the paper's model."""
@@ -150,10 +147,8 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
     kind = options.tokenizer or family_named(recipe.model.family).tokenizer
     _claim(options, earlier, recipe, kind)
     console.print("[bold]1 · text[/bold]")
-    notes = list[str]()
     if options.corpus:
-        with noted(notes, ()):
-            source = own_text(options.corpus, documents=options.documents, encoding=options.encoding, leave_out=out)
+        source = own_text(options.corpus, documents=options.documents, encoding=options.encoding, leave_out=out)
     else:
         source = bundled_world(out / "world", seed=options.seed)
     source.tell(console, indent="    ")
@@ -182,9 +177,7 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
         result.search = learn_to_search(folder, out, options.encoding, options.seed, seen, console)
     examples = fill_examples(out, corpus, tokenizer, result.pretraining.recipe, own=not source.reviews)
     result.figures = figure_rows(corpus, tokenizer, result, seconds=time.monotonic() - begun)
-    notes += remarks_on(read_statistics(out / "corpus")) if source.warns else []
-    read = [*(("text", line) for line in source.opening), *(("note", note) for note in notes)]
-    show_report(out, source.name, read, corpus, result, examples)
+    show_report(out, source.name, source.read(out / "corpus"), corpus, result, examples)
     show_summary(out, result, examples, console)
     return result
 
@@ -228,13 +221,13 @@ def _fitted(
     pace = pace or pace_of(recipe, corpus, tokenizer)
     spent = _minutes_spent(begun)
     left, fewest = minutes_left(minutes, spent), pace.minutes_for_fewest
-    if 60 * fewest > latest_end(left):
+    if spent + fewest > latest_end(minutes):
         is_larger = ModelConfig.shape_of(recipe.model.size) > (1, 64)
         raise too_short(recipe.model.size, pace.steps_within(left), fewest, minutes, spent, smaller=is_larger)
     if spent > minutes / 2:
         console.print(
-            f"    preparation and report take {round(spent, 2):g} minutes; half of the {minutes:g} are kept for"
-            " pre-training, so that the command ends later than asked"
+            f"    preparation and report take {round(spent, 2):g} of {minutes:g} minutes; {round(left, 2):g} are kept"
+            f" for pre-training, so that the command ends after about {round(spent + left, 2):g}"
         )
     # 训练自己还要再计一次时：那几步也算在这些分钟里
     return recipe.changed(minutes=max(left - pace.minutes_for_timing, fewest))

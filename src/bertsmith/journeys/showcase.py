@@ -211,7 +211,7 @@ def _next_commands(run: Path, result: QuickstartResult, examples: Sequence[Fille
     commands = [["fill-mask", "--model", filler, example.text] for example in examples[:1]]
     if result.sentiment:
         classifier = str(run / "sentiment" / "pretrained" / "model")
-        commands.append(["predict", "--model", classifier, "The day was wonderful."])
+        commands.append(["predict", "--model", classifier, "Anna says that the day was wonderful ."])
         commands.append(["quickstart", "YOUR_FOLDER", "--minutes", "10", "--out", "runs/mine"])
     else:
         if result.search is None:

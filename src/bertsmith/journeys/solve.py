@@ -10,11 +10,12 @@
 Vectors hold no words: their answer is an encoder, and its weight beside BM25, which `bertsmith index` takes from
 `task.json`. An encoder is tried as it is in place of frozen features.
 
-Dev chooses everything; test is scored once, by the answer. Of few labels none are set aside for dev: each of five parts
-is held out in turn, and what is kept has learned from all. Each stage leaves something whole, and how many rows and
-epochs fit into the time is kept before it begins; so the same command resumes where it was stopped. `model/` is the
-answer (words, or an encoder with words beside it), `parts/` what each method left, `text/` the labelled texts for
-pre-training, `label_next.csv` the rows to label next; `tries.json`, `solve.json` and `split.json` keep the rest.
+Dev is used for every choice; test is scored once, with the final model. Of few labels none are set aside for dev: each
+of five parts is held out in turn, and what is kept has learned from all. Each stage leaves something whole, and how
+many rows and epochs fit into the time is kept before it begins; so the same command resumes where it was stopped.
+`model/` is the answer (words, or an encoder with words beside it), `parts/` what each method left, `text/` the labelled
+texts for pre-training, `label_next.csv` the rows to label next; `tries.json`, `solve.json` and `split.json` keep the
+rest.
 """
 
 from __future__ import annotations
@@ -175,8 +176,8 @@ def solve(
         train: a labelled file or its URL, or rows in memory; as are `dev` and `test`. Without `dev`, parts of `train`
             are held out for both; of fewer than 500 rows each fifth in turn, and none for test.
         out: the folder; the same call resumes where it was broken off.
-        dev: chooses everything.
-        test: scored once, by the answer.
+        dev: used for every choice.
+        test: scored once, with the final model.
         text: files or folders of text without labels, to which the best encoder is adapted, or from which one is
             pre-trained.
         model: encoders to try: folders, or names on the Hub.

@@ -91,7 +91,7 @@ def solved_page(
     chose = f"Each of {folds} parts was held out in turn; they chose" if folds else "Dev chose"
     note = (
         f"In the order in which they were tried. {chose} strengths, epochs and weights, so these scores are a"
-        " little too good; test is scored once, by the answer. Intervals are of 95 %, by the bootstrap."
+        " little too good; test is scored once, with the final model. Intervals are of 95 %, by the bootstrap."
     )
     head = ("method", f"{metric} on {held}", "seconds", "size", "a text", "")
     rows = [cells_of(one, "") for one in solved.tries]

@@ -32,14 +32,22 @@ from bertsmith.data.reading.text import (
     read_text,
     require_plain_text,
 )
+from bertsmith.errors import RunFolderError
+from bertsmith.files import read_json
 from bertsmith.finetune.datasets.texts import LabelledText
+from bertsmith.finetune.reading import noted
+from bertsmith.finetune.report import what_was_read
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
 from bertsmith.tokenizer.learn import AlphabetError
+from bertsmith.train.report import write_run_report
 
 HELDOUT_SHARE = 0.04
 
 WORK = ("state", f"corpus/{CHUNKS_MADE}", f"corpus/{MANIFEST}")
 """What a journey does not take back when it is refused: steps of training, and a corpus, made or half made."""
+
+READ = "what-was-read.json"
+"""In a run folder whose journey read the text: the lines of `TextSource.read`."""
 
 DOCUMENTS_HELP = "Document: a file, a block between blank lines, or a line; auto: file if several."
 ENCODING_HELP = "Encoding: auto, or a codec such as iso-8859-1."
@@ -54,6 +62,7 @@ class TextSource:
         settings: what a rerun must share to resume in the same folder.
         reviews: part → the sentiment task of the bundled world; empty for other text.
         warns: whether what is lost or repeated in it is worth a warning, as in the reader's own text.
+        notes: what was left out or guessed, a sentence each.
     """
 
     name: str
@@ -63,6 +72,7 @@ class TextSource:
     settings: dict[str, Any]
     reviews: Mapping[str, list[LabelledText]] = field(default_factory=dict)
     warns: bool = False
+    notes: Sequence[str] = ()
 
     def warn(self, note: str) -> None:
         """Warns of something about this text."""
@@ -81,6 +91,11 @@ class TextSource:
             for line in self.opening:
                 console.print(f"{indent}{line}", highlight=False, markup=False, soft_wrap=True)
 
+    def read(self, shards: Path) -> list[tuple[str, str]]:
+        """What was understood of it, and what its token shards lost of it: lines, each with its part."""
+        lost = remarks_on(read_statistics(shards)) if self.warns else []
+        return [*(("text", line) for line in self.opening), *(("note", note) for note in (*self.notes, *lost))]
+
     @cached_property
     def bytes(self) -> int:
         """Size of the text files (packed ones: about that of their text), and of the text of the documents."""
@@ -94,13 +109,15 @@ def text_files(text: FileNames, name: str = "text") -> list[str]:
 
 def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: str, leave_out: Path) -> TextSource:
     """Opens the reader's own files; what lies in `leave_out`, the output folder, is not read as text."""
-    files = readable_files(paths, encoding, beside=leave_out)
-    require_plain_text(files)
-    rule = _document_rule(files, documents, encoding)
+    notes = list[str]()
+    with noted(notes, ()):
+        files = readable_files(paths, encoding, beside=leave_out)
+        require_plain_text(files)
+        rule = _document_rule(files, documents, encoding)
     # 大小也记下：文本改过之后，同一条命令不能当作续训
     sources = [[str(file.resolve()), file.stat().st_size] for file in files]
     settings = {"sources": sources, "documents": rule, "encoding": encoding}
-    return TextSource(few_names(paths, 3), files, rule, encoding, settings, warns=True)
+    return TextSource(few_names(paths, 3), files, rule, encoding, settings, warns=True, notes=notes)
 
 
 def _document_rule(files: Sequence[Path], documents: DocumentRule, encoding: str) -> DocumentRule:
@@ -166,6 +183,13 @@ def shards_of(source: TextSource, tokenizer: Tokenizer, folder: Path, *, keep_du
     for remark in remarks_on(read_statistics(folder)):
         source.warn(remark)
     return corpus
+
+
+def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """Writes the report of runs of pre-training, see `write_run_report`; of a single one also what it read."""
+    path = runs[0] / READ
+    found = read_json(path, list[tuple[str, str]], RunFolderError, "remove it") if path.exists() else []
+    return write_run_report(runs, out, first=[what_was_read(found)] if found and len(runs) == 1 else [])
 
 
 def counted(corpus: TokenCorpus) -> str:

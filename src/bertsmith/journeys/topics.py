@@ -1,4 +1,4 @@
-"""What a folder of text is about: groups of passages that mean alike, the words of each, and how they come and go.
+"""What a folder of text is about: groups of passages with similar meaning, the words of each, and how they come and go.
 
 - passages, vectors and words are those of an index: an update embeds only what changed, and topics can be searched
 - K-means on 50 principal components finds the groups; the coherence of their words decides how many, since people's
@@ -25,8 +25,10 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from bertsmith.data.reading.sources import few_names, left_out, text_endings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_json, write_text
+from bertsmith.finetune.report import what_was_read
 from bertsmith.reporting.drawing import drawable
 from bertsmith.reporting.heatmap import draw_weights
 from bertsmith.reporting.page import Part, Picture, Table, render_report
@@ -53,7 +55,7 @@ _CLEARLY, _WORDS, _EXAMPLES, _MOST_PERIODS = 3.0, 10, 3, 30
 
 @dataclass(frozen=True)
 class Topic:
-    """A group of passages that mean alike.
+    """A group of passages with similar meaning.
 
     Attributes:
         number: from 1, the largest first.
@@ -128,7 +130,7 @@ def topics(
         out: gets `report.html`, `topics.json` and the index; must lie outside the folder.
         count: how many topics; 0 takes the number whose words are most coherent.
         device: None takes the GPU where there is one.
-        on_progress: told how many passages have vectors and how many there are.
+        on_progress: told how many passages were embedded, and how many there are to embed.
         on_note: told what was understood of the folder, as by `index`.
         **settings: the options of `bertsmith index`, with underscores, such as `passage_tokens`.
 
@@ -140,6 +142,13 @@ def topics(
         BertsmithError: a setting, the model, the index or `out` cannot be used, or a library is not installed.
     """
     out, held = Path(out), Path(folder)
+    read = list[tuple[str, str]]()
+
+    def tell(line: str) -> None:
+        read.append(("text", line))
+        if on_note is not None:
+            on_note(line)
+
     if (held / CLAIM).is_file():
         if model is not None or settings:
             raise ConfigError(f"{folder}: is an index, which has its model and settings; leave yours out")
@@ -149,12 +158,16 @@ def topics(
         raise RunFolderError(f"{out}: lies in {folder}, whose files are read; choose another --out")
     else:
         held = index(
-            folder, model, out / "index", device=device, on_progress=on_progress, on_note=on_note, **settings
+            folder, model, out / "index", device=device, on_progress=on_progress, on_note=tell, **settings
         ).folder
+        # 说明随索引的更新而来，没有变的文件不再提；读不到文字的，下面从索引里数
+        read += [("note", note)] if (note := left_out([folder], text_endings())) else []
     opened = load_index(held)
+    if without := [document.name for document in opened.stored.current.documents if not document.passages]:
+        read.append(("note", f"no text found in {len(without):,} file(s): {few_names(without, 3)}"))
     found = find_topics(opened, count)
     write_json(out / "topics.json", {"coherence": found.coherence, **_plain(found)})
-    write_text(out / "report.html", _page(found, opened, held))
+    write_text(out / "report.html", _page(found, opened, held, read))
     metrics = {"topics": len(found.topics), "passages": len(found.passages), "documents": found.documents}
     return Result(out, {**metrics, "coherence": found.coherence}, None, out / "report.html", found)
 
@@ -347,7 +360,7 @@ def _plain(found: Topics) -> dict[str, Any]:
     return {"topics": told, "passages": [{"place": place, "topic": number} for place, number in found.passages]}
 
 
-def _page(found: Topics, opened: SearchIndex, held: Path) -> str:
+def _page(found: Topics, opened: SearchIndex, held: Path, read: Sequence[tuple[str, str]]) -> str:
     rows = [
         (str(topic.number), ", ".join(topic.words), f"{topic.passages:,}", f"{topic.share:.1%}", _example(topic))
         for topic in found.topics
@@ -357,7 +370,8 @@ def _page(found: Topics, opened: SearchIndex, held: Path) -> str:
         f"Coherence {found.coherence:.3f}: how often the words of a topic stand in one passage (mean NPMI); 0 is"
         " chance, 1 is always. --topics N asks for another number."
     )
-    parts: list[Part] = [Table("Topics", columns, rows, note, ("figure", "text", "figure", "figure", "note"))]
+    parts: list[Part] = [what_was_read(read)] if read else []
+    parts.append(Table("Topics", columns, rows, note, ("figure", "text", "figure", "figure", "note")))
     if len(found.topics) > 1:
         parts.append(_map(found, opened))
         if found.dated:
@@ -403,7 +417,7 @@ def _map(found: Topics, opened: SearchIndex) -> Picture:
             x, y = np.median(points[groups == number], axis=0)
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.5}
             axes.text(x, y, label, family=family, fontsize=9, ha="center", bbox=box, parse_math=False)
-    told = f"{len(rows):,} passages, one dot each; neighbours mean alike; longer distances mean little."
+    told = f"{len(rows):,} passages, one dot each; neighbours have similar meaning; longer distances say little."
     return Picture("Map", told, figure, note)
 
 

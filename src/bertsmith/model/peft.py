@@ -44,14 +44,15 @@ class AdapterSettings(Checked):
     """What an adapter is made of; what is left at 0 or empty is filled in.
 
     Attributes:
-        size: width of the bottleneck (64 unless given), or rank of the LoRA update (8).
+        size: width of the bottleneck (64 unless given), or rank of the LoRA update (8); 4,096 at most.
         alpha: of LoRA alone: the update is scaled by alpha / rank; twice the rank unless given.
         dropout: in [0, 1): inside the bottleneck, or on what a LoRA update reads; the latter costs memory.
         targets: of LoRA alone: which matrices; query and value unless given (Hu et al. 2021, §7.1).
     """
 
     kind: AdapterKind = option("lora")
-    size: int = option(0, min=0)
+    # 来自文件的数：层建好之后才与权重相比，所以先有上限
+    size: int = option(0, min=0, max=4096)
     alpha: float = option(0.0, min=0)
     dropout: float = option(0.0, min=0, below=1)
     targets: tuple[LoraTarget, ...] = option(())

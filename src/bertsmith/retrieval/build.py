@@ -170,7 +170,8 @@ def build_index(
         before = {document.name: document.digest for document in old.current.documents} if old else {}
         known = before if old and old.current.reading == READING else {}
         new = {Path(folder) / name: name for name, digest in digests.items() if known.get(name) != digest}
-        _, faults = without_unreadable(list(new), settings.encoding, beside_others=len(new) < len(digests))
+        beside_others = len(new) < len(digests)
+        _, faults, missing = without_unreadable(list(new), settings.encoding, beside_others=beside_others)
         if on_note is not None:
             # 读表的库很大，服务器只要打开索引，用不着
             from bertsmith.data.reading.opening import opening_lines
@@ -178,7 +179,7 @@ def build_index(
             files = [path for path in map(Path(folder).joinpath, digests) if str(path) not in faults]
             for line in opening_lines([folder], list(map(source_of, files)), settings.encoding, "file"):
                 on_note(line)
-        if new and (note := left_out([folder], text_endings(), faults)):
+        if new and (note := left_out([folder], text_endings(), faults, missing)):
             warnings.warn(note, stacklevel=2)
         for path, fault in faults.items():
             # 缺库、超时、内存不够：不记下这个文件，下一次再试，而不是当作没有变
@@ -312,9 +313,10 @@ class _Update:
             # 按摘要去重：同一段文字出现多少次，模型都只读一次
             if digest not in known:
                 missing.setdefault(digest, row)
-        done = len(digests) - len(missing)
-        if on_progress:
-            on_progress(done, len(digests))
+        # 只数这一次要算的：原先就有的不算进度
+        done = 0
+        if on_progress and missing:
+            on_progress(done, len(missing))
         rows = iter(missing.values())
         while block := list(islice(rows, PART)):
             some = table.take(block)
@@ -326,7 +328,7 @@ class _Update:
             known.add([digests[row] for row in block], vectors)
             done += len(block)
             if on_progress:
-                on_progress(done, len(digests))
+                on_progress(done, len(missing))
         width = self.embed.width(self.settings.pooling)
         with path.open("wb") as handle:
             # 自己写 npy 的头再逐块追加：不必先拼出一整张表
@@ -415,7 +417,7 @@ def index(
         folder: holds text files and documents, such as `.txt`, `.md`, `.html` and `.pdf`, in any subfolders.
         model: a model folder, or `org/name` of the Hub.
         device: None takes the GPU where there is one.
-        on_progress: told how many passages have vectors and how many there are.
+        on_progress: told how many passages were embedded, and how many there are to embed.
         on_note: told what was understood of the folder: kinds of files, size and encodings.
         **settings: the options of `bertsmith index`, with underscores, such as `passage_tokens`.
 

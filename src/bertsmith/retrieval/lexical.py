@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError
+from bertsmith.files import parse_json
 from bertsmith.retrieval.dense import best
 from bertsmith.tokenizer.normalize import Normalizer
 
@@ -36,6 +37,8 @@ _RADICALS = str.maketrans(
     "民虎西见角贝车長长门青韦页风飞食马骨鬼鱼鸟卤麦黄黾齐齿龙",
 )
 """Radicals that stand for whole characters in text from PDF, and that NFKC leaves as they are."""
+_WORDS, _MOST_BYTES = "vocab.index.json", 1 << 30
+"""The file of the words, as `bm25s` calls it, and the most that is read of one: some forty million words."""
 
 
 def folded(text: str) -> str:
@@ -126,10 +129,30 @@ class LexicalSearch:
         self._engine.save(folder, show_progress=False)
 
     @classmethod
-    def load(cls, folder: Path, fold: Fold = folded) -> LexicalSearch:
-        """Opens what `save` wrote, with the same `fold`; the arrays stay on disk until they are read."""
-        engine = _bm25s().BM25.load(folder, mmap=True, show_progress=False)
-        return cls(engine, engine.scores["num_docs"], fold)
+    def load(cls, folder: Path, count: int, fold: Fold = folded) -> LexicalSearch:
+        """Opens what `save` wrote of N texts, with the same `fold`; the arrays stay on disk until they are read.
+
+        Raises:
+            OSError: a file is missing or cannot be read.
+            ValueError: a file is damaged, or not of N texts.
+        """
+        # 索引可能来自别处：词表读多少有上限，参数一概不读，都是 `build` 的
+        known = parse_json(folder / _WORDS, most=_MOST_BYTES)
+        engine = _bm25s().BM25()
+        engine.load_scores(folder, num_docs=count, mmap=True)
+        data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
+        columns = known.values() if isinstance(known, dict) else ()
+        # 库在查询时才用到这些编号，而且不查：不对的现在就说
+        if (
+            [(array.ndim, array.dtype.kind) for array in (data, indices, indptr)] != [(1, "f"), (1, "i"), (1, "i")]
+            or len(data) != len(indices)
+            or not 0 <= indices.min(initial=0) <= indices.max(initial=0) < count
+            or set(map(type, columns)) != {int}
+            or not 0 <= min(columns) <= max(columns) < len(indptr) - 1
+        ):
+            raise ValueError(f"{folder.name}: words and counts do not belong together")
+        engine.vocab_dict, engine.nonoccurrence_array = known, None
+        return cls(engine, count, fold)
 
     def incidence(self) -> tuple[csc_array, list[str]]:
         """Returns [N, V] float32, 1 where a text holds a word, and the words: of two characters or more, no numbers."""

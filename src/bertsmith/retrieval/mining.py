@@ -20,12 +20,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
 
-from bertsmith.data.reading.lines import numbered_lines
+from bertsmith.data.reading.lines import numbered_lines, require_file
+from bertsmith.data.reading.opening import opening_lines
+from bertsmith.data.reading.sources import source_of
 from bertsmith.data.reading.text import require_plain_text
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import atomic_path, require_other_file
-from bertsmith.finetune.datasets import ColumnName, DataSource, ReadingOptions
+from bertsmith.finetune.datasets import ColumnName, DataSource, ReadingOptions, local_sources
 from bertsmith.finetune.datasets.related import (
     RELATED,
     CorpusPassage,
@@ -34,6 +37,7 @@ from bertsmith.finetune.datasets.related import (
     VectorExample,
     related_of_beir,
 )
+from bertsmith.finetune.reading import tell_files
 from bertsmith.inference.embed import Embed, similarities
 from bertsmith.inference.engine import Precision
 from bertsmith.kernels.layers import on_device
@@ -83,6 +87,7 @@ def mine(
     text_column: ColumnName | None = None,
     pair_column: ColumnName | None = None,
     encoding: str = "auto",
+    console: Console | None = None,
     device: torch.device | str | None = None,
     **settings: Any,
 ) -> Result[Mined]:
@@ -103,6 +108,7 @@ def mine(
         text_column: name or number (from 0) of the column of queries; None finds it by its name.
         pair_column: that of the texts that answer them.
         encoding: of a file: `auto` or a codec.
+        console: shows what was read; silent when None.
         device: None takes the GPU where there is one.
         **settings: the other options of `bertsmith mine`, with underscores, such as `mode` and `negatives`.
 
@@ -120,9 +126,13 @@ def mine(
         name = str(pairs)
         require_other_file(target, Path(pairs))
     reading = ReadingOptions(text_column=text_column, pair_column=pair_column, encoding=encoding)
-    examples, texts = _pairs_and_texts(name, RELATED.read(pairs, reading, name=name))
-    if asked.mode == "dense" and model is None:
-        raise ConfigError("--mode dense compares vectors: name the --model that makes them")
+    with local_sources({"pairs": pairs}) as local:
+        read = RELATED.read(local["pairs"], reading, name=name)
+        examples, texts = _pairs_and_texts(name, read)
+        if asked.mode == "dense" and model is None:
+            raise ConfigError("--mode dense compares vectors: name the --model that makes them")
+        if console is not None:
+            tell_files("embed", local, {"pairs": read}, reading, console=console)
     queries = list(dict.fromkeys(example.query for example in examples))
     right: dict[str, dict[str, None]] = {query: {} for query in queries}
     for example in examples:
@@ -153,6 +163,7 @@ def near_duplicates(
     *,
     precision: Precision | None = None,
     encoding: str = "auto",
+    console: Console | None = None,
 ) -> int:
     """Writes the pairs of lines whose vectors have a cosine of at least `least`, in (0, 1]; returns how many there are.
 
@@ -165,6 +176,10 @@ def near_duplicates(
         raise ConfigError(f"--near-duplicates {least}: takes a cosine in (0, 1], such as 0.95")
     require_other_file(out, texts)
     require_plain_text([texts], "a line each")
+    require_file(texts)
+    if console is not None:
+        for opening in opening_lines([texts], [source_of(texts)], encoding):
+            console.print(opening, highlight=False, markup=False, soft_wrap=True)
     lines = [(number, line) for number, line in numbered_lines(texts, encoding) if line.strip()]
     if len(lines) < 2:
         raise InputError(f"{texts}: holds {len(lines)} texts; two are needed to be alike")

@@ -104,7 +104,7 @@ class SearchIndex:
             codes = open_codes(stored.path / CODES) if CODES in current.checksums else None
             # 0.2 的索引里，词没有归一
             fold = simplified if claim.simplified else folded if current.reading > 1 else str
-            return stored, codes, LexicalSearch.load(stored.path / LEXICAL, fold)
+            return stored, codes, LexicalSearch.load(stored.path / LEXICAL, len(stored.passages), fold)
 
         # 读者要用的一切都在打开时打开：旧的一代随后被删，也碍不着它
         self.stored, codes, self.lexical = while_it_stands(self._folder, read)

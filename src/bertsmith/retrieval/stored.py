@@ -150,7 +150,14 @@ class StoredIndex:
             _verify(place, current)
             # 映射住的文件随后被别的进程删掉，内容也还在
             vectors = np.load(place / VECTORS, mmap_mode="r", allow_pickle=False)
-            return cls(folder, claim, current, read_passages(place / PASSAGES), vectors)
+            passages = read_passages(place / PASSAGES)
+            counts = [document.passages for document in current.documents]
+            # 校验和只说文件没有坏；陌生人的文件可以个个完好，合起来却对不上
+            if vectors.dtype != np.float32 or vectors.shape != (len(passages), current.width):
+                raise ValueError("vectors and passages do not belong together")
+            if min(counts, default=0) < 0 or sum(counts) != len(passages):
+                raise ValueError("documents and passages do not belong together")
+            return cls(folder, claim, current, passages, vectors)
 
         return while_it_stands(folder, read)
 
@@ -185,6 +192,9 @@ def _verify(place: Path, current: Current) -> None:
     """Compares every file of a generation with its checksum."""
     for name, expected in current.checksums.items():
         path = place / name
+        # 名字可能是陌生人写的：管道和设备永远读不完
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path}: it is no plain file; {_ADVICE}")
         try:
             found = checksum_of(path)
         except FileNotFoundError:
@@ -210,7 +220,8 @@ def while_it_stands(folder: Path, read: Callable[[Claim, Current], OpenedT]) -> 
             if current == before:
                 raise CheckpointError(f"{error.filename}: is missing; {_ADVICE}") from None
             before = current
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, KeyError, TypeError, RuntimeError) as error:
+            # 读它们的各个库各有各的错误；嵌套太深是 RuntimeError 的一种
             raise CheckpointError(f"{folder / current.folder}: damaged ({error}); {_ADVICE}") from None
 
 

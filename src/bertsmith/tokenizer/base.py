@@ -38,6 +38,8 @@ from bertsmith.tokenizer.settings import SpecialTokens
 
 TruncationWord = Truncation | Literal[True, "do_not_truncate"]
 PaddingWord = Padding | Literal[True, "do_not_pad"]
+SpecialWord = bool | Literal["mask"]
+"""Which special tokens written in a text are read as such: all, none, or the mask alone, whatever else is written."""
 TokenizerT = TypeVar("TokenizerT", bound="Tokenizer")
 
 _BATCH_CHARS = 1 << 20
@@ -63,18 +65,19 @@ class Tokenizer(ABC):
     user_tokens: tuple[str, ...]
 
     @abstractmethod
-    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
+    def encode(self, text: str, *, parse_special: SpecialWord = False) -> list[int]:
         """Turns a text into ids in [0, vocab_size), without special tokens around them.
 
-        Special tokens written in the text, such as `[MASK]`, are ordinary characters unless `parse_special` is set.
+        Special tokens written in the text, such as `[MASK]`, are ordinary characters unless `parse_special` is set;
+        `"mask"` takes the mask alone for one.
         """
 
     @abstractmethod
-    def encode_batch(self, texts: Iterable[str], *, parse_special: bool = False) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> list[list[int]]:
         """Turns many texts into lists of ids; see `encode`."""
 
     @abstractmethod
-    def encode_flat(self, texts: Iterable[str], *, parse_special: bool = False) -> FlatIds:
+    def encode_flat(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> FlatIds:
         """Turns many texts into two arrays: all ids one after another, and where each text starts and ends."""
 
     @abstractmethod
@@ -137,11 +140,11 @@ class Tokenizer(ABC):
         return self.continuing[ids]
 
     @abstractmethod
-    def _tokens(self, text: str, *, parse_special: bool) -> Tokens:
+    def _tokens(self, text: str, *, parse_special: SpecialWord) -> Tokens:
         """Returns the tokens of a text with their places."""
 
     def _aligned(
-        self, samples: Sequence[tuple[str, str | None]], *, parse_special: bool
+        self, samples: Sequence[tuple[str, str | None]], *, parse_special: SpecialWord
     ) -> Iterator[tuple[Tokens, Tokens | None]]:
         """Yields the tokens of texts and their second texts, one sample after the other."""
         held: tuple[str, Tokens] | None = None
@@ -155,7 +158,7 @@ class Tokenizer(ABC):
         """Turns a corpus of any size into arrays, in batches of about a million characters, in order."""
         return parallel_map(self.encode_flat, split_batches(texts, _BATCH_CHARS), workers=workers)
 
-    def tokenize(self, text: str, *, parse_special: bool = False) -> list[str]:
+    def tokenize(self, text: str, *, parse_special: SpecialWord = False) -> list[str]:
         """Cuts a text into pieces."""
         return [self.vocab[index] for index in self.encode(text, parse_special=parse_special)]
 
@@ -170,7 +173,7 @@ class Tokenizer(ABC):
         padding: PaddingWord = False,
         stride: int = 0,
         return_overflowing: bool = False,
-        parse_special: bool = False,
+        parse_special: SpecialWord = False,
         add_special_tokens: bool = True,
         return_tensors: Literal["np", "pt"] | None = None,
         return_attention_mask: bool = True,
@@ -192,7 +195,7 @@ class Tokenizer(ABC):
                 ragged.
             stride: tokens that neighbouring windows share, where windows are asked for.
             return_overflowing: a text that is too long gives several rows; `overflow_to_sample` says from which text.
-            parse_special: recognise special tokens written in the texts.
+            parse_special: recognise special tokens written in the texts; "mask" the mask alone.
             return_tensors: "np" gives int64 arrays instead of lists, "pt" torch tensors.
             return_offsets_mapping: give `offsets` as `offset_mapping`, too.
             return_overflowing_tokens: as `return_overflowing`, with `overflow_to_sample_mapping` besides.

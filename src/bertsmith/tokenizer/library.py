@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import HALF_CHARACTER, make_folder, write_text
-from bertsmith.tokenizer.base import Tokenizer
+from bertsmith.tokenizer.base import SpecialWord, Tokenizer
 from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, Tokens, join_tokens, no_text, split_batches
 from bertsmith.tokenizer.files import dump_json, read_length_limit
 from bertsmith.tokenizer.normalize import CJK, Normalizer, is_standalone
@@ -62,9 +62,7 @@ class LibraryTokenizer(Tokenizer):
             self.vocab[index] = piece
         # 库按词片里的空格记号裁掉开头的字符，而那个空格常是它自己加的：不让它裁，由我们对着原文裁
         self._trims = any(node.get("trim_offsets") for node in find_nodes(content.get("post_processor")))
-        self._plain_text = _built(library, json.dumps(_untrimmed(without_special_pieces(content))), place)
-        # 用户写的 "</s>" 只是五个字符：纯文本的副本既不识别特殊词元，也拼不出它们
-        self._plain_text.encode_special_tokens = True
+        self._plain_text = _built_for_text(library, content, place)
         self._template = read_template(self._plain_text, place)
         roles = find_roles(names, self.piece_to_id, self._template, content["model"])
         self.special_tokens = SpecialTokens(**roles)
@@ -85,6 +83,15 @@ class LibraryTokenizer(Tokenizer):
         return _built(import_library(), json.dumps(_untrimmed(json.loads(self._source))), self._place)
 
     @functools.cached_property
+    def _masked_text(self) -> Any:
+        """The plain tokenizer, but that a mask written in a text is one; loaded when first needed."""
+        content, _ = parse_library_json(self._source, {}, self._place)
+        for token in content["added_tokens"]:
+            # 掩码当作用户定义的词元：空格归谁、文本怎样断开，都仍由库自己的规则来定
+            token["special"] &= token["content"] != self.special_tokens.mask
+        return _built_for_text(import_library(), content, self._place)
+
+    @functools.cached_property
     def _space_signs(self) -> NDArray[np.int64]:
         """[V, 3] of each piece: the signs of a space that it begins with, those that it ends with, and its length."""
         sides = [(len(piece.lstrip("Ġ")), len(piece.rstrip("Ġ")), 0) for piece in self.vocab]
@@ -97,18 +104,18 @@ class LibraryTokenizer(Tokenizer):
         special[sorted(self.special_ids | {self.piece_to_id[token] for token in self.user_tokens})] = True
         return word_borders(self.vocab, json.loads(self._source), special)
 
-    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
+    def encode(self, text: str, *, parse_special: SpecialWord = False) -> list[int]:
         """Turns a text into ids, without special tokens around them; see `Tokenizer.encode`."""
         if not isinstance(text, str):
             raise no_text(text, "the text")
         return self._rows([text], parse_special=parse_special)[0]
 
-    def encode_batch(self, texts: Iterable[str], *, parse_special: bool = False) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> list[list[int]]:
         """Turns many texts into lists of ids; see `Tokenizer.encode`."""
         batches = split_batches(texts, _BATCH_CHARS)
         return list(chain.from_iterable(self._rows(batch, parse_special=parse_special) for batch in batches))
 
-    def encode_flat(self, texts: Iterable[str], *, parse_special: bool = False) -> FlatIds:
+    def encode_flat(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> FlatIds:
         """Turns many texts into two arrays: all ids one after another, and where each text starts and ends."""
         ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
         sizes: list[int] = [0]
@@ -230,7 +237,7 @@ class LibraryTokenizer(Tokenizer):
     def __reduce__(self) -> tuple[Any, ...]:
         return LibraryTokenizer, (self._source, self._config, self._place)
 
-    def _tokens(self, text: str, *, parse_special: bool) -> Tokens:
+    def _tokens(self, text: str, *, parse_special: SpecialWord) -> Tokens:
         (row,) = self._encodings([text], parse_special=parse_special, need_offsets=True)
         ids = np.array(row.ids, dtype=np.int64)
         spans = self._spans([text], ids, [row])
@@ -294,11 +301,11 @@ class LibraryTokenizer(Tokenizer):
         starts = np.repeat(numbers[firsts] if firsts else numbers, [e - s for s, e in pairwise(bounds) if s < e])
         return (numbers - starts).astype(np.int32)
 
-    def _rows(self, texts: Sequence[str], *, parse_special: bool) -> list[list[int]]:
+    def _rows(self, texts: Sequence[str], *, parse_special: SpecialWord) -> list[list[int]]:
         return [row.ids for row in self._encodings(texts, parse_special=parse_special, need_offsets=False)]
 
-    def _encodings(self, texts: Sequence[str], *, parse_special: bool, need_offsets: bool) -> list[Any]:
-        library = self._whole if parse_special else self._plain_text
+    def _encodings(self, texts: Sequence[str], *, parse_special: SpecialWord, need_offsets: bool) -> list[Any]:
+        library = self._masked_text if parse_special == "mask" else self._whole if parse_special else self._plain_text
         encode = library.encode_batch if need_offsets else library.encode_batch_fast
         try:
             rows: list[Any] = encode(texts, add_special_tokens=False)
@@ -349,6 +356,14 @@ def _built(library: Any, source: str, place: str) -> Any:
         ) from None
     made.no_truncation()
     made.no_padding()
+    return made
+
+
+def _built_for_text(library: Any, content: Mapping[str, Any], place: str) -> Any:
+    """Makes a tokenizer for what users write: no special token is recognised in it, nor spelled."""
+    made = _built(library, json.dumps(_untrimmed(without_special_pieces(content))), place)
+    # 用户写的 "</s>" 只是五个字符
+    made.encode_special_tokens = True
     return made
 
 

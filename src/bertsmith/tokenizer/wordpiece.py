@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.hub import model_folder
-from bertsmith.tokenizer.base import Tokenizer
+from bertsmith.tokenizer.base import SpecialWord, Tokenizer
 from bertsmith.tokenizer.encoding import (
     FlatIds,
     FlatTokens,
@@ -77,8 +77,10 @@ class WordPieceTokenizer(Tokenizer):
         special = {token: self.piece_to_id[token] for token in special_tokens if token in self.piece_to_id}
         users = {token: self.piece_to_id[token] for token in self.user_tokens}
         self.special_ids = frozenset(special.values())
+        masks = {token: index for token, index in special.items() if token == special_tokens.mask}
         # 默认只认用户自定义的词元；特殊词元要调用者明说才认，用户文本无法伪造分段
-        self._written = {False: WrittenTokens(users) if users else None, True: WrittenTokens(special | users)}
+        read: dict[SpecialWord, dict[str, int]] = {False: users, "mask": masks | users, True: special | users}
+        self._written = {word: WrittenTokens(ids) if ids else None for word, ids in read.items()}
         self._integers = np.arange(len(self.vocab)).astype(object)
         self._normalizer = self._settings.normalizer()
         self._matcher = WordMatcher(self.piece_to_id, self.unk_token_id, max_word_chars)
@@ -155,13 +157,13 @@ class WordPieceTokenizer(Tokenizer):
         """Writes `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`."""
         write_tokenizer(Path(folder), self.vocab, self._settings, model_max_length)
 
-    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
+    def encode(self, text: str, *, parse_special: SpecialWord = False) -> list[int]:
         """Turns a text into ids, without `[CLS]` and `[SEP]`."""
         if not isinstance(text, str):
             raise no_text(text, "the text")
         return memoryview(self._encoder.encode(text, self._written[parse_special])).cast("i").tolist()
 
-    def encode_batch(self, texts: Iterable[str], *, parse_special: bool = False) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> list[list[int]]:
         """Turns many texts into lists of ids; `encode_flat` gives arrays."""
         rows: list[list[int]] = []
         with collector_paused():
@@ -173,7 +175,7 @@ class WordPieceTokenizer(Tokenizer):
                 rows += [ids[start:end] for start, end in pairwise(flat.bounds.tolist())]
         return rows
 
-    def encode_flat(self, texts: Iterable[str], *, parse_special: bool = False) -> FlatIds:
+    def encode_flat(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> FlatIds:
         """Turns many texts into two arrays: all ids one after another, and where each text starts and ends."""
         encode, written = self._encoder.encode_marked, self._written[parse_special]
         # 每个文本之后有一个 -1：一遍流过就同时得到 id 和边界，途中没有 id 列表
@@ -223,7 +225,7 @@ class WordPieceTokenizer(Tokenizer):
         """Finds the words of texts and their pieces: those of `align_flat`, whose rules for words these are."""
         return self.align_flat(texts)
 
-    def _tokens(self, text: str, *, parse_special: bool) -> Tokens:
+    def _tokens(self, text: str, *, parse_special: SpecialWord) -> Tokens:
         return self._encoder.align(text, self._written[parse_special])
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -92,7 +92,7 @@ class RunOptions(Checked):
 
 BARELY = 0.05
 """Share of the unigram entropy: a model that gained less has hardly begun to use context."""
-OVERSHOOT, LEAST_OVERSHOOT = 0.25, 15.0
+OVERSHOOT, LEAST_OVERSHOOT = 0.25, 5.0
 """Of `latest_end`: a share of the minutes, and seconds at least."""
 
 MODELS = "models"
@@ -213,7 +213,7 @@ def pretrain(
             " would wait; use one process, or add --teacher-loss states where both models are equally wide"
         )
     with ExitStack() as stack:
-        # 只有 0 号进程碰运行目录：上锁、读配方、写状态
+        # 只有 0 号进程碰运行文件夹：上锁、读配方、写状态
         ranks.on_first(lambda: stack.enter_context(working_in(run, "state")))
         keep_start(run, recipe.model.start_from)
         recipe = fingerprint_start(recipe.changed(corpus=corpus.fingerprint), tokenizer)

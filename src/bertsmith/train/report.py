@@ -26,11 +26,12 @@ COURSE = (
 )
 
 
-def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
+def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None, *, first: Sequence[Part] = ()) -> Path:
     """Writes the report of runs that are finished or still going, and returns its file.
 
     Args:
         out: the HTML file; None is `report.html` in the folder of a single run, or here for several.
+        first: stands before the figures.
     """
     folders = [Path(run) for run in runs]
     target = Path(out) if out is not None else (folders[0] if len(folders) == 1 else Path()) / "report.html"
@@ -51,7 +52,7 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
         for heading, explanation, panels in (("Quality", quality, _quality(recipes)), ("Course", course, COURSE))
         if (present := _present(panels, rows))
     ]
-    parts: list[Part] = [figures_table(figures), *pictures, _recipes_table(recipes)]
+    parts: list[Part] = [*first, figures_table(figures), *pictures, _recipes_table(recipes)]
     models = [shlex.quote(str(folder / "model")) for folder in folders if (folder / "model").is_dir()]
     commands = [f"bertsmith finetune classify --model {model} --train train.tsv --out runs/mine" for model in models]
     verdicts = {name: said for name in rows if (said := _verdict(rows[name], recipes[name]))}

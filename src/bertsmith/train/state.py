@@ -129,7 +129,7 @@ def _read_record(state: Path) -> dict[str, Any] | None:
         if state.name != _name(int(record["step"])):
             raise ValueError("it belongs to another step")
         return record
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, OverflowError) as error:
         warnings.warn(f"{state}: damaged training state ({error}); using the one before", stacklevel=3)
         aside = state.with_name(_DAMAGED + state.name)
         if aside.exists():

@@ -123,25 +123,35 @@ def seq2seq(
 ) -> None:
     """Train an encoder and a decoder to turn one text into another: the whole Transformer, for comparison."""
     from bertsmith.data.reading.documents import readable_files
-    from bertsmith.data.reading.text import read_documents
+    from bertsmith.data.reading.opening import encodings_of, opening_lines
+    from bertsmith.data.reading.sources import source_of
+    from bertsmith.data.reading.text import corpus_documents, read_documents
     from bertsmith.errors import ConfigError
     from bertsmith.settings import built
     from bertsmith_school.neighbours.seq2seq import Seq2SeqOptions, learn_to_rewrite, read_text_pairs
     from bertsmith_school.neighbours.translation import village_texts
 
+    def read_pairs(path: Path) -> list[tuple[str, str]]:
+        found = read_text_pairs(path)
+        print(f"{path}: {encodings_of([str(path)], 'auto')}; {len(found):,} pairs")
+        return found
+
     if (pairs is not None) + bool(text) + (village is not None) != 1:
         raise ConfigError("give one of a file of pairs, --text and --village")
     chosen = built(Seq2SeqOptions, settings)
-    judged: Sequence[Any] = read_text_pairs(dev) if dev is not None else []
     texts: Sequence[tuple[str, str]] | Sequence[str]
     if pairs is not None:
-        texts = read_text_pairs(pairs)
+        texts = read_pairs(pairs)
     elif text:
-        documents = read_documents(readable_files(text))
-        texts = [sentence for document in documents for sentence in document.sentences]
+        files = readable_files(text)
+        rule, _ = corpus_documents(files)
+        print(*opening_lines(text, list(map(source_of, files)), documents=rule), sep="\n")
+        texts = [sentence for document in read_documents(files, documents=rule) for sentence in document.sentences]
     else:
         assert village is not None
         texts = village_texts(village, chosen.seed, split="train")
+    judged: Sequence[Any] = read_pairs(dev) if dev is not None else []
+    if village is not None:
         judged = judged or village_texts(village, chosen.seed, split="dev")
     model = _learned(learn_to_rewrite, out, texts, chosen)
     if model is None:

@@ -97,7 +97,7 @@ def _filled(state: PageState, models: Sequence[LabModel], filled: Sequence[fill_
         ]
         parts.append(table(head, rows, name=state.say(f"Mask {number}", f"第 {number} 个空"), texts=len(head)))
     for model, one in zip(models, filled, strict=True):
-        ids = model.tokenizer(one.text, parse_special=True)["input_ids"]
+        ids = model.tokenizer(one.text, parse_special="mask")["input_ids"]
         title = Text(f"{model.name}: {len(ids)} pieces", f"{model.name}：{len(ids)} 个词片")
         parts.append(f"<h3>{written(state.say(title))}</h3>{pieces((model.tokenizer.vocab[id], 0) for id in ids)}")
     return "".join(parts)

@@ -45,7 +45,7 @@ def fill(model: LabModel, text: str) -> Filled:
             raise LabError(
                 f"Write {WRITTEN_MASK} where a word is to be filled in.", f"请在要填词的地方写上 {WRITTEN_MASK}。"
             )
-        size = len(model.tokenizer(text, parse_special=True)["input_ids"])
+        size = len(model.tokenizer(text, parse_special="mask")["input_ids"])
         if size > pipeline.max_length:
             raise LabError(
                 f"The text has {size} tokens, the model reads {pipeline.max_length}; shorten it.",
@@ -57,7 +57,7 @@ def fill(model: LabModel, text: str) -> Filled:
 def inserted(model: LabModel, text: str, mask_number: int, piece: str) -> str:
     """Puts a piece where a mask stood, by its number from 0; `##` joins the piece to what stands before."""
     text = with_own_mask(model, text)
-    read = model.tokenizer(text, parse_special=True)
+    read = model.tokenizer(text, parse_special="mask")
     pairs = zip(read["input_ids"], read["offsets"], strict=True)
     places = [place for index, place in pairs if index == model.tokenizer.mask_token_id]
     if mask_number >= len(places):

@@ -79,8 +79,8 @@ def build(state: PageState) -> None:
     """Lays the tab out."""
     state.lead(
         "A text on each line. The closer two points, the more alike the model finds their texts; the matrix has the"
-        " cosine of every two. Fine-tuned models show how their task sees texts.",
-        "每行一段文本。两个点越近，模型认为两段文本越相像；矩阵里是每两段的余弦相似度。微调过的模型显示它的任务怎样看文本。",
+        " cosine of every two. A fine-tuned model compares texts as its task does.",
+        "每行一段文本。两个点越近，模型认为两段文本越相像；矩阵里是每两段的余弦相似度。微调过的模型按微调任务的标准比较文本。",
     )
     place = state.place_for_notice()
     text = state.field(_NAME, "similarity-text", STARTS, lines=6, max_lines=14)

@@ -79,9 +79,9 @@ def _opened(models: LabModels, model: LabModel, given: str | None) -> Iterator[S
 def build(state: PageState) -> None:
     """Lays the tab out."""
     state.lead(
-        "What a folder or a file is about: passages that the model finds alike, the words of each group, and how much"
-        " of it there was when, where files have dates. Best with a model that was trained for vectors.",
-        "一个文件夹或文件讲些什么：模型认为相像的段落归为一组，列出每组的用词；文件带日期的，还画出各时期的多少。"
+        "What a folder or a file is about: passages that the model finds alike, the words of each group, and its"
+        " share of each period, where files have dates. Best with a model that was trained for vectors.",
+        "一个文件夹或文件讲些什么：模型认为相像的段落归为一组，列出每组的用词；文件带日期的，还画出各时期所占的比例。"
         "最好用专为向量训练过的模型。",
     )
     names, may_open = list(state.models.indexes), state.models.may_open

@@ -74,7 +74,7 @@ class RunFolders:
                 self._read[folder] = (stamp, _checked(read_metrics(log)))
             return self._read[folder][1]
         except FileNotFoundError:
-            none = "no metrics.jsonl: not a run folder, or not begun", "没有 metrics.jsonl：不是运行目录，或尚未开始"
+            none = "no metrics.jsonl: not a run folder, or not begun", "没有 metrics.jsonl：不是运行文件夹，或尚未开始"
             return Run((), Text(*none))
         except (OSError, ValueError) as error:
             kind = type(error).__name__
@@ -149,7 +149,7 @@ def build(state: PageState, runs: RunFolders, tab: gr.Tab) -> gr.Timer:
         if not there:
             raise LabError(
                 "There is no run to show. Start the lab with --runs FOLDER, a run folder or one that holds some.",
-                "没有可看的运行。请用 --runs 文件夹 启动：可以是一个运行目录，也可以是装着几个运行目录的文件夹。",
+                "没有可看的运行。请用 --runs 文件夹 启动：可以是一个运行文件夹，也可以是装着它们的文件夹。",
             )
         read = {run: runs.read(there[run]) for run in wanted or [] if run in there}
         options = _figure_choices(state, figures_of(list(read.values())))
@@ -168,7 +168,7 @@ def build(state: PageState, runs: RunFolders, tab: gr.Tab) -> gr.Timer:
                 drawn = draw_curves(curves, over=state.say(_AXES[axis]), title=_figure_name(state, wanted_figure))
         missing = Text(f"No chosen run has this figure over {axis}.", "所选的运行都没有这个横轴上的这个指标。")
         said = _states(state, read) + ("" if drawn is not None or name is None else notice(state.say(missing)))
-        # 运行目录可能已被删除：选项和已选的都要跟着变，否则下一次刷新会因“不在选项里”而失败
+        # 运行文件夹可能已被删除：选项和已选的都要跟着变，否则下一次刷新会因“不在选项里”而失败
         boxes = gr.CheckboxGroup(choices=list(there), value=list(read))
         return said, drawn, gr.Dropdown(options, value=name), boxes, stamp
 

@@ -64,7 +64,7 @@ def _shown(state: PageState, found: Look, path: Path) -> str:
             f"{lengths.half:,}, {lengths.most:,}, {lengths.longest:,}"
         ),
         say("longer than the model reads", "超过模型能读的"): f"{lengths.cut:,}" if lengths.cut else "",
-        say("stand twice", "重复的"): f"{found.repeated:,}" if found.repeated else "",
+        say("duplicates", "重复的"): f"{found.repeated:,}" if found.repeated else "",
         say("texts with several labels", "有几个标签的文本"): f"{found.contradictions:,}"
         if found.contradictions
         else "",

@@ -131,7 +131,7 @@ def attribution_page(attribution: Attribution, *predicts: str) -> str:
     lead = printable(f"{attribution.scored.target}, by {attribution.method.replace('-', ' ')}")
     told: dict[str, Any] = {"verdict": verdict_on(attribution), "package": "bertsmith_school.looking"}
     told["commands"] = [f"bertsmith predict {shlex.join(predicts)} --file YOUR_FILE.txt"] if predicts else []
-    return render_report("What the model goes by", lead, parts, **told)
+    return render_report("Which words decided", lead, parts, **told)
 
 
 def verdict_on(attribution: Attribution) -> str:

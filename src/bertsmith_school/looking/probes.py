@@ -236,7 +236,7 @@ def tables_of(found: Probes | Blimp) -> list[Table]:
     ]
     rows.append(("the most frequent", f"{layers.usual_tag:.3f}", f"{layers.usual_place:.3f}"))
     note = "Accuracy of a linear model over the states of words, on sentences that it did not learn from."
-    tables.append(Table("What each layer tells", ("", "tag", "place"), rows, note))
+    tables.append(Table("Accuracy by layer", ("", "tag", "place"), rows, note))
     if found.facts is not None:
         facts = found.facts
         row = (str(facts.blanks), f"{facts.entropy:.3f}", f"{facts.distance:.3f}", f"{facts.right:.3f}")
@@ -252,7 +252,7 @@ def write_probes(found: Probes | Blimp, out: Path, name: str) -> None:
     parts: list[Part] = [*tables_of(found)]
     if not isinstance(found, Blimp):
         parts.insert(0, Picture("Layer by layer", "Dashed: always the most frequent.", draw_layers(found.layers)))
-    lead = f"What the model in {name} knows, without being trained for it."
+    lead = f"What the model in `{name}` knows, without being trained for it."
     look = f'bertsmith attention "YOUR TEXT" --model {shlex.quote(name)} --out {shlex.quote(str(out / "attention"))}'
     write_text(out / "report.html", render_report("Probes", lead, parts, verdict=found.verdict, commands=[look]))
 

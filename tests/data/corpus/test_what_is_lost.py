@@ -7,6 +7,8 @@ import tracemalloc
 from collections import defaultdict
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import bertsmith
@@ -17,6 +19,7 @@ from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.tokenizer import WordPieceTokenizer, learn_tokenizer
+from typed_command import typed
 
 SYLLABLES = ["กา", "มา", "นี", "ลู", "โต", "ไป", "ดี", "ปลา", "นา", "ตา"]
 FOOTER = ["This mail is confidential.", "Page footer of the company."]
@@ -217,6 +220,37 @@ def test_one_text_that_is_left_to_train_on_is_refused():
     commit._without_repeated_lines([partial], splits, CorpusOptions())
     with pytest.raises(InputError, match="--drop-repeated-lines 2 leaves fewer than two texts to train on"):
         commit._without_repeated_lines([partial], splits, CorpusOptions(drop_repeated_lines=2))
+
+
+ROWS = [*("the man eats", "a book", "bread at home", "reads a book"), *[None, "", " \n", None]]
+
+
+def rows_in(folder, name):
+    """Rows of which four hold no text; None for rows in memory."""
+    path, records = folder / name, [{"text": text} for text in ROWS]
+    if name == "a.parquet":
+        # the last row group holds no text at all
+        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=4)
+    elif name == "a.jsonl":
+        path.write_text("\n".join(map(json.dumps, records)))
+    elif name == "a.csv":
+        path.write_text("n,text\n" + "".join(f"{n},{text or ''}\n" for n, text in enumerate(ROWS) if text != " \n"))
+    return path if name else records
+
+
+@pytest.mark.parametrize(("name", "count"), [("a.parquet", 4), ("a.jsonl", 4), ("a.csv", 3), ("", 4)])
+def test_rows_without_text_are_counted_wherever_they_are_read(tmp_path, capsys, name, count):
+    text, said = rows_in(tmp_path, name), f"skipped {count} row(s) without text"
+    with pytest.warns(UserWarning, match=re.escape(f": {said}")):
+        bertsmith.learn_vocabulary(text, tmp_path / "v", vocab_size=60, workers=1)
+    for _ in range(2):
+        corpus = bertsmith.build_corpus(text, tmp_path / "v", tmp_path / "c", workers=2)
+        assert corpus.metrics["documents"] + corpus.metrics["heldout_documents"] == 4
+        assert corpus.metrics["empty_rows"] == statistics_of(tmp_path / "c")["empty_rows"] == count
+    if name:
+        told = typed(capsys, "corpus", text, "--tokenizer", tmp_path / "v", "--out", tmp_path / "c")
+        assert f"{said}\n" in told
+        assert any(note.endswith(f"{name}: {said}") for note in bertsmith.look(text, task="text").notes)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])

@@ -1,11 +1,13 @@
 """Documents of every kind: what is read of each, and that no bad one is more than a line."""
 
+import io
 import os
 import re
 import subprocess
 import sys
 import time
 import warnings
+import zipfile
 from importlib import import_module
 
 import pytest
@@ -13,7 +15,14 @@ import pytest
 import bertsmith
 from bertsmith.data.reading import documents as module
 from bertsmith.data.reading.document_kinds import Block
-from bertsmith.data.reading.documents import lines_of, read_blocks, text_bytes, without_unreadable
+from bertsmith.data.reading.documents import (
+    lines_of,
+    read_blocks,
+    readable_files,
+    readable_sources,
+    text_bytes,
+    without_unreadable,
+)
 from bertsmith.data.reading.sources import find_text_files, left_out, text_endings
 from bertsmith.errors import InputError
 from bertsmith.journeys.plan import plan
@@ -320,7 +329,7 @@ def test_bad_documents_are_left_out_each_with_its_reason(write, tmp_path, small_
     os.symlink(tmp_path / "t", tmp_path / "t" / "circle")
     os.mkfifo(tmp_path / "t" / "pipe.pdf")
     found = find_text_files([tmp_path / "t"], text_endings())
-    kept, faults = without_unreadable([*found, tmp_path / "gone.pdf"])
+    kept, faults, _ = without_unreadable([*found, tmp_path / "gone.pdf"])
     assert [file.name for file in kept] == ["good.html"]
     said = {name.rpartition("/")[2]: fault for name, fault in faults.items()}
     assert [name for name, fault in said.items() if not has_way_out(fault)] == []
@@ -331,6 +340,56 @@ def test_bad_documents_are_left_out_each_with_its_reason(write, tmp_path, small_
     line = left_out([tmp_path / "t"], text_endings(), faults)
     assert line.startswith("left out 19 file(s): 1 .docx (damaged")
     assert "\n" not in line
+
+
+def without_page(made, number):
+    """A PDF whose list of pages names something else than this page."""
+    kids = re.search(rb"/Kids \[(.*?)\]", made, re.DOTALL)[1]
+    pages = re.findall(rb"\d+ 0 R", kids)
+    pages[number] = b"0" * len(pages[number].split()[0]) + b" 0 R"
+    return made.replace(kids, b" ".join(pages).ljust(len(kids)), 1)
+
+
+def without_chapter(made, named):
+    """An EPUB of which a chapter is gone, or is not even in the list of its files."""
+    with zipfile.ZipFile(io.BytesIO(made)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if name != "OEBPS/text/c 1.xhtml"}
+    if not named:
+        files["OEBPS/book.opf"] = files["OEBPS/book.opf"].replace(b'id="c1"', b'id="other"')
+    return zipped(files)
+
+
+THREE = ("<p>One.</p>", "<p>Two.</p>", "<p>Three.</p>")
+IN_PART = {
+    "a.pdf": (pdf("One.", "", "Three.", "", ""), "3 page(s) without text, scanned? (a.pdf)"),
+    "b.pdf": (without_page(pdf("One.", "Two.", "Three."), 1), "1 damaged page(s) (b.pdf)"),
+    "c.epub": (without_chapter(epub(*THREE), named=True), "1 missing chapter(s) (c.epub)"),
+    "d.epub": (without_chapter(epub(*THREE), named=False), "1 missing chapter(s) (d.epub)"),
+    "e.pdf": (pdf("One.", "Two.", "Three."), ""),
+}
+
+
+@pytest.mark.parametrize("name", IN_PART)
+def test_what_is_missing_of_a_document_is_counted_and_the_rest_is_read(write, name):
+    content, said = IN_PART[name]
+    path = write(name, content)
+    _, note = readable_sources([path])
+    assert note == (f"left out of files that are read: {said}" if said else "")
+    texts = [block.text for block in read_blocks(path)[0]]
+    assert (texts[0], texts[-1], "Two." in texts) == ("One.", "Three.", name == "e.pdf")
+
+
+def test_what_is_missing_is_counted_over_all_documents_behind_what_is_left_out(write, tmp_path):
+    for name in "abc":
+        write(f"t/{name}.pdf", pdf("One.", "", ""))
+    write("t/d.epub", IN_PART["c.epub"][0])
+    write("t/scan.pdf", pdf(""))
+    line = (
+        "left out 1 file(s): 1 .pdf (no text: scanned? run OCR over it, such as ocrmypdf: scan.pdf); left out of files"
+        " that are read: 1 missing chapter(s) (d.epub), 6 page(s) without text, scanned? (a.pdf, b.pdf, …)"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(line)}$"):
+        assert len(readable_files([tmp_path / "t"])) == 4
 
 
 def has_way_out(fault):
@@ -379,7 +438,7 @@ def test_a_stuck_reader_is_killed_and_the_next_file_read(write, monkeypatch):
     monkeypatch.setattr(module, "SECONDS", 3.0)
     begun = time.monotonic()
     files = [write("a.html", "stick"), write("b.html", "x")]
-    kept, faults = without_unreadable(files)
+    kept, faults, _ = without_unreadable(files)
     assert (kept, list(faults.values())) == ([files[1]], ["took longer than 3 seconds; split it"])
     assert faults[str(files[0])].startswith(module.PASSING)
     # 第二次问同一个文件，不再等一次

@@ -1,10 +1,12 @@
 """Spreadsheets are read wherever a table is: as the same rows in a CSV."""
 
+import sys
 import zipfile
 
 import pytest
 
 import bertsmith
+from bertsmith.data.reading import documents
 from bertsmith.data.reading.records import texts_in
 from bertsmith.data.reading.sources import Span
 from bertsmith.data.reading.tables import kind_of, open_table
@@ -13,6 +15,7 @@ from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.inputs import read_inputs
 from bertsmith.finetune.datasets.related import RELATED
 from bertsmith.finetune.datasets.texts import LABELLED, MULTILABELLED, SCORED
+from made_documents import zipped
 from spreadsheets import write_spreadsheet
 
 PAIRS = [(f'wrote "number {n}", with\na comma', n % 2) for n in range(12)]
@@ -92,9 +95,27 @@ def test_passwords_and_bombs_are_one_line(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "b.xlsx", "w", zipfile.ZIP_DEFLATED) as packed:
         for number in range(2):
             packed.writestr(f"xl/{number}.xml", bytes(3 << 20))
-    monkeypatch.setattr("bertsmith.data.reading.tables._MAX_UNPACKED", 5 << 20)
-    with pytest.raises(InputError, match="unpacks to 6 MiB; save the sheet as CSV"):
+    limits = "import bertsmith.data.reading.document_kinds as k; k._MOST_UNPACKED = 5 << 20; _serve()"
+    monkeypatch.setattr(documents, "_COMMAND", documents._COMMAND.replace("_serve()", limits))
+    monkeypatch.setattr(documents, "_idle", {})
+    with pytest.raises(InputError, match=r"b\.xlsx: unpacks to more than 5 MB; split it"):
         LABELLED.read(tmp_path / "b.xlsx")
+    documents._end_readers()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_two_cells_in_opposite_corners_end_nothing(tmp_path):
+    """A file of a kilobyte, whose rectangle of cells has no room in any memory."""
+    path = write_spreadsheet(tmp_path / "a.xlsx", {"S": [["text"]]})
+    with zipfile.ZipFile(path) as packed:
+        parts = {name: packed.read(name).decode() for name in packed.namelist()}
+    far = '<row r="1048576"><c r="XFD1048576" t="n"><v>1</v></c></row></sheetData>'
+    parts["xl/worksheets/1.xml"] = parts["xl/worksheets/1.xml"].replace("</sheetData>", far)
+    path.write_bytes(zipped(parts))
+    assert path.stat().st_size < 2000
+    with pytest.raises(InputError, match=r"a\.xlsx: .*memory; clear cells far from the table, or save it as CSV"):
+        LABELLED.read(path)
+    assert len(LABELLED.read(write_spreadsheet(tmp_path / "b.xlsx", {"S": ROWS}))) == len(PAIRS)
 
 
 def test_an_article_a_row_becomes_vocabulary_and_corpus(tmp_path):

@@ -109,7 +109,8 @@ def test_a_folder_for_each_class_is_read(tmp_path):
     (tmp_path / "train" / "urls.txt").write_text("x")
     (tmp_path / "train" / "pos" / "circle").symlink_to(tmp_path / "train")
     (tmp_path / "train" / "pos" / "gone.txt").symlink_to(tmp_path / "nowhere")
-    with pytest.warns(UserWarning, match=r"left out 1 \.png files, 1 files of unsup"):
+    own = "1 .png files, 1 entries that are no files, such as broken links, 1 files of unsup, which has no label"
+    with pytest.warns(UserWarning, match=f"left out {own}, 1 files beside the folders of the classes"):
         found = LABELLED.read(tmp_path / "train")
     assert found == [LabelledText("dull", None, "neg"), *(LabelledText(one, None, "pos") for one in ("lovely", "warm"))]
     (tmp_path / "train" / "neg" / "2.txt").write_text(" \n")
@@ -133,8 +134,13 @@ def test_a_folder_for_each_class_is_read(tmp_path):
         (RELATED, "a.tsv", "query\tpositive\na\tb\nc\td\n", "\tb\n", "has an empty query"),
         (RANKINGS, "a.tsv", "query\ttext\tlabel\na\tb\t1\na\tc\t0\n", "a\td\t7\n", r"not in \[0, 1\]"),
         (TAGGED, "a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n' * 2, '{"tokens": ["a"], "tags": []}\n', "0 tags"),
+        (TAGGED, "a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n' * 2, '{"tokens": [], "tags": []}\n', "has no word"),
+        (TAGGED, "a.conllu", ("1\ta\ta\tNOUN" + "\t_" * 6 + "\n\n") * 2, "1\tb\n", "2 columns; CoNLL-U has ten"),
+        (TAGGED, "a.conllu", ("1\ta\ta\tNOUN" + "\t_" * 6 + "\n\n") * 2, "1\tb" + "\t_" * 8 + "\n", "has no upos"),
         (QUESTIONS, "a.jsonl", '{"question": "q", "context": "c d", "answers": []}\n' * 2,
          '{"question": "", "context": "c d", "answers": []}\n', "empty question"),
+        (QUESTIONS, "a.jsonl", '{"question": "q", "context": "c d", "answers": []}\n' * 2,
+         '{"question": "q", "context": "c d", "answers": {"text": ["c"], "answer_start": []}}\n', "of the same length"),
     ],
 )  # fmt: skip
 def test_rows_with_faults_are_refused_or_left_out_counted_and_listed(tmp_path, reader, name, good, bad, fault):

@@ -123,6 +123,20 @@ def test_columns_are_told_as_in_fine_tuning(tmp_path):
         read("classify", path, choice_columns=("n",))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("a.conll", "a\tX\nb\n", "line 2 has 1 columns, the first has 2; a word or a tag is missing"),
+        ("a.conllu", "1\ta\n", "line 1 has 2 columns; CoNLL-U has ten, separated by tabs$"),
+    ],
+)
+def test_no_option_is_advised_that_prediction_lacks(tmp_path, name, content, fault):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=fault) as caught:
+        read("tag", tmp_path / name)
+    assert "--faults" not in str(caught.value)
+
+
 def test_a_header_of_unknown_names_is_asked_for(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("id,words\n1,a b c d\n2,d e f g\n", encoding="utf-8")

@@ -69,6 +69,10 @@ def test_a_wrong_offset_is_refused_or_skipped_and_counted(tmp_path):
     path = write(tmp_path, question("q1", ("won", 7), question=" "), questions[2])
     examples, said = skipped(path)
     assert ([example.id for example in examples], said.count("empty question")) == (["q3"], 1)
+    path = write(tmp_path, question("", ("won", 7)), questions[2])
+    examples, said = skipped(path)
+    assert [example.id for example in examples] == ["q3"]
+    assert said == f"{path}: left out 1 questions and answers: data[0].paragraphs[0].qas[0] has no id"
 
 
 @pytest.mark.parametrize(

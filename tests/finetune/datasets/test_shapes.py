@@ -112,13 +112,14 @@ SHAPES = {
      "制表符分隔、带引号的单元格 | `.tsv` | 开头几行只有这样才对得齐时读入"): [
         Case("a.tsv", 'text\tlabel\n"two\nlines"\t0\none\t1\n', ["two\nlines → 0", "one → 1"]),
         Case("a.tsv", 'text\tlabel\n"so good"\t0\none\t1\n', ['"so good" → 0', "one → 1"])],
-    ("other names | a header of your own, such as `Review Text` | found by its words, and said",
-     "别的列名 | 自己的表头，如 `Review Text` | 按名称里的词找到，并说明"): [
+    ("other names | `classify`, `multilabel`, `regress`: a header of your own, such as `Review Text` | found by its"
+     " words, and said",
+     "别的列名 | `classify`、`multilabel`、`regress`：自己的表头，如 `Review Text` | 按名称里的词找到，并说明"): [
         Case("a.csv", "Review Text,Sentiment Label\n" + PLAIN[11:], FOUND,
              said="reads text from Review Text, label from Sentiment Label: found by names and content")],
-    ("names in another language | a header of your own, such as `Kommentar` | found by what the columns hold, from 8"
-     " rows, and said",
-     "别的语言的列名 | 自己的表头，如 `Kommentar` | 按列的内容找到（8 行起），并说明"): [
+    ("names in another language | the same tasks: a header of your own, such as `Kommentar` | found by what the columns"
+     " hold, from 8 rows, and said",
+     "别的语言的列名 | 同样的任务：自己的表头，如 `Kommentar` | 按列的内容找到（8 行起），并说明"): [
         Case("a.csv", answering("Kommentar,Urteil\n"), [f"{text} → {label}" for text, label in REVIEWS],
              said="reads text from Kommentar, label from Urteil: found by names and content"),
         Case("a.csv", answering("Kommentar,Urteil\n", REVIEWS[:7]), "is it a header.*say --header or --no-header")],
@@ -333,6 +334,19 @@ def test_a_file_without_permission_is_one_line(tmp_path, run_without_rights):
     ended = run_without_rights(READS, tmp_path / "a.csv")
     said = f"{tmp_path / 'a.csv'}: cannot be read (Permission denied); check the file and its rights\n"
     assert ended.stdout == said, ended.stderr
+
+
+def test_a_folder_without_permission_is_one_line(tmp_path, run_without_rights):
+    """One of the classes as much as the folder of them: a class must not be missing without a word."""
+    for name in ("neg", "pos"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "1.txt").write_text("dull")
+    for closed in (tmp_path / "train" / "pos", tmp_path / "train"):
+        closed.chmod(0)
+        ended = run_without_rights(READS, tmp_path / "train")
+        closed.chmod(0o700)
+        said = f"{closed}: the folder cannot be read (Permission denied); check its rights\n"
+        assert ended.stdout == said, ended.stderr
 
 
 def test_a_file_that_vanishes_is_one_line(tmp_path, monkeypatch):

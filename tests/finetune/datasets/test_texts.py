@@ -124,7 +124,7 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
             columns(text=0, pair=1, label=2),
             "line 1 only counts its columns",
         ),
-        ("text\tlabel\tlabel\na\tx\t1\n", None, "2 columns are called 'label'; tell one by number, from 0"),
+        ("text\tlabel\tlabel\na\tx\t1\n", None, "2 columns are called 'label'; choose one by number, counted from 0"),
         ("text\ttext\tlabel\na\tb\tx\n", None, "2 columns are called 'text'"),
         ("premise\thypothesis\thypothesis\tlabel\na\tb\tc\tx\n", None, "2 columns are called 'hypothesis'"),
         ("a\ta\ty\nb\tc\tx\n", columns(text="a", label="y"), "2 columns are called 'a'"),

@@ -416,6 +416,7 @@ def test_text_without_labels_is_learned_from(tiny_model, tmp_path, capsys):
     command = ["finetune", "embed", "--model", tiny_model, "--out", out, "--epochs", 1, "--precision", "float32"]
     said = typed(capsys, *command, "--unlabelled", texts)
     assert "dev: ndcg_at_10" in said
+    assert said.splitlines()[0] == f"{texts}: 40 .txt; 0.0 MB; utf-8; documents: a file is one"
     assert "texts" in (out / "model" / "README.md").read_text(encoding="utf-8")
     assert "What was read" not in (out / "report.html").read_text(encoding="utf-8")
     for more, message in (

@@ -10,8 +10,10 @@ import torch
 
 from bertsmith import load_pipeline
 from bertsmith.errors import BertsmithError, InputError
+from bertsmith.objectives.replaced_tokens import GENERATOR
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith_school.looking.maps import load_for_maps, maps_of
+from bertsmith_school.looking.probes import LayerScores, Probes, write_probes
 
 pytest.importorskip("gradio", reason="the lab needs pip install 'bertsmith[school]'")
 
@@ -84,6 +86,23 @@ def test_a_missing_head_is_said_with_the_models_name(lab):
             call()
     with pytest.raises(LabError, match="has not been fine-tuned"):
         my_task.predict(lab["base"], ["a"])
+
+
+def test_a_folder_called_model_is_told_from_the_word(tmp_path):
+    """In every message of the lab that names a model, and in the lead of a report on one."""
+    model = SimpleNamespace(name="model", task=None, served=SimpleNamespace(folder=tmp_path))
+    errors = [lab_models.missing_head(model, kind) for kind in ("fill-mask", "next-sentence", "tag")]
+    (tmp_path / GENERATOR).mkdir()
+    errors.append(lab_models.missing_head(model, "fill-mask"))
+    with pytest.raises(LabError) as caught:
+        my_task.task_of(model)
+    for error in (*errors, caught.value):
+        for said in (error.text.en, error.text.zh):
+            assert "`model`" in said
+            assert not re.search(r"\bmodel model\b|模型 ?model", said)
+    write_probes(Probes({}, LayerScores([0.5], [0.5], 0.5, 0.5), None), tmp_path / "out", "model")
+    (lead,) = re.findall(r'class="lead">(.*?)</p>', (tmp_path / "out/report.html").read_text(encoding="utf-8"))
+    assert "the model in <code>model</code> knows" in lead
 
 
 def test_next_sentence_is_the_pipelines_probability(lab, folders):

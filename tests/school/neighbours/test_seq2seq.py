@@ -235,6 +235,10 @@ def test_the_commands(tmp_path, capsys):
     dev.write_text("".join(lines) + f"{'the cow ' * 60}\tthe cow\n", encoding="utf-8")
     words = ["compare", "seq2seq", str(pairs), "--dev", str(dev), "--out", str(out), "--epochs", "1", "--size", "32"]
     said = typed(capsys, *words)
+    assert said.splitlines()[:2] == [
+        f"{pairs}: utf-8; {len(lines) - 50} pairs",
+        f"{dev}: utf-8; {len(lines) + 1} pairs",
+    ]
     assert "of 50 unseen" in said
     assert f"left out of {dev}: {len(lines) - 50} seen in training, 1 empty or too long" in said.replace("\n", " ")
     model = Rewriter.load(out)

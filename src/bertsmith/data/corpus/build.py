@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from bertsmith.data.corpus.commit import (
 )
 from bertsmith.data.corpus.manifest import HELDOUT, MANIFEST, TRAIN, different_keys, require_same_settings
 from bertsmith.data.corpus.partial_shards import (
+    count_empty_rows,
     count_tokens,
     read_partial_shards,
     verify_partial_shards,
@@ -110,6 +112,7 @@ def build_corpus(
     metrics |= {f"repeated_lines_{name}": repeated.get(name, 0) for name in figures}
     metrics["special_tokens_as_text"] = found.get("special_tokens_as_text", 0)
     metrics |= {f"{kind}_duplicates": found["duplicates"][kind] for kind in ("exact", "near")}
+    metrics["empty_rows"] = found.get("empty_rows", 0)
     metrics["unigram_entropy"] = made.unigram_entropy
     return Result(folder, metrics, None, folder / "statistics.png", made)
 
@@ -194,7 +197,7 @@ def build_from_documents(
             raise RunFolderError(f"{folder}: holds a corpus already; remove it or choose another folder")
         _remove_parts(folder)
         whole = InputChunk(0, (), 0)
-        work = _ChunkWork(folder / PARTS, tokenizer, options, lambda _: documents)
+        work = _ChunkWork(folder / PARTS, tokenizer, options, lambda *_, **__: documents)
         try:
             work(whole)
             return _committed(folder, work, [whole], asdict(options), [])
@@ -209,12 +212,12 @@ class _ChunkWork:
     parts: Path
     tokenizer: Tokenizer
     options: CorpusOptions
-    read: Callable[[InputChunk], Iterable[Document]]
+    read: Callable[..., Iterable[Document]]
 
     def __call__(self, chunk: InputChunk) -> int:
-        path = self.path(chunk)
+        path, empty = self.path(chunk), Counter[str]()
         try:
-            return write_partial_shards(path, self.read(chunk), self.tokenizer, self.options)
+            return write_partial_shards(path, self.read(chunk, empty=empty), self.tokenizer, self.options, empty)
         except RunFolderError:
             # 别的机器上迟到的工作进程可能已交出同一块：内容必然相同，用它的
             if not path.is_dir():
@@ -260,7 +263,8 @@ def _committed(
     try:
         if sources and not partial_shards:
             raise no_text_error(sources)
-        commit(folder, partial_shards, work.tokenizer, work.options, settings)
+        empty_rows = sum(count_empty_rows(work.path(chunk)) for chunk in chunks)
+        commit(folder, partial_shards, work.tokenizer, work.options, settings, empty_rows)
     except InputError:
         # 文档太少：这些部分没有保留的价值，留下反而会挡住换了参数的下一条命令
         _remove_parts(folder)

@@ -53,8 +53,12 @@ def commit(
     tokenizer: Tokenizer,
     options: CorpusOptions,
     settings: Mapping[str, Any],
+    empty_rows: int,
 ) -> None:
-    """Makes the corpus of its partial shards in order; `InputError` where fewer than `LEAST_TEXTS` texts stay."""
+    """Makes the corpus of its partial shards in order; `InputError` where fewer than `LEAST_TEXTS` texts stay.
+
+    `empty_rows` of the input had no text.
+    """
     natural = [splits_by_text(partial.load("texts"), options.heldout_share) for partial in partial_shards]
     splits, duplicates = _without_duplicates(partial_shards, natural, options)
     splits = _settled(splits, partial_shards, options.heldout_share, sum(duplicates.values()))
@@ -85,6 +89,7 @@ def commit(
         **_counts([*held[TRAIN], *held[HELDOUT]]),
         "splits": counts,
         "duplicates": duplicates,
+        "empty_rows": empty_rows,
         # 拼不出的部分先数：丢掉重复文档之前的全部文本
         "characters": characters,
         "unknown_characters": unknown,

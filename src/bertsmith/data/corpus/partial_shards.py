@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,11 +51,12 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class _ChunkRecord:
-    """`chunk.json`: the number of ids, the shards of every partial shard by split, the checksums of their arrays."""
+    """`chunk.json`: numbers of ids and of rows without text, the shards by split, the checksums of their arrays."""
 
     tokens: int
     partial_shards: tuple[dict[str, ShardRecord], ...]
     arrays: tuple[str, ...] = ()
+    empty_rows: int = 0
 
 
 class Shard(NamedTuple):
@@ -67,9 +69,12 @@ class Shard(NamedTuple):
 
 
 def write_partial_shards(
-    path: Path, documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions
+    path: Path, documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions, empty: Counter[str]
 ) -> int:
-    """Turns the documents of a chunk into its folder, made in one step, and returns the number of ids."""
+    """Turns the documents of a chunk into its folder, made in one step, and returns the number of ids.
+
+    `empty` counts rows without text while the documents are read.
+    """
     tokens = 0
     records: list[dict[str, ShardRecord]] = []
     # 千万个字符串和元组里没有循环引用：垃圾回收器一遍遍地走，只是白费时间
@@ -79,7 +84,7 @@ def write_partial_shards(
             tokens += len(group.documents.tokens)
             records.append(_write(temporary, len(records), group, tokenizer, options))
         arrays = tuple(checksum_of(temporary / _arrays_file(number)) for number in range(len(records)))
-        write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records), arrays), checked=True)
+        write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records), arrays, empty.total()), checked=True)
     return tokens
 
 
@@ -107,6 +112,11 @@ def verify_partial_shards(path: Path) -> None:
 def count_tokens(path: Path) -> int:
     """Reads how many ids a finished chunk has."""
     return _read_record(path).tokens
+
+
+def count_empty_rows(path: Path) -> int:
+    """Reads how many rows without text there were in the input of a finished chunk."""
+    return _read_record(path).empty_rows
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@
 from __future__ import annotations
 
 import codecs
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bertsmith.data.corpus.duplicates import NearDuplicates
 from bertsmith.data.corpus.words import word_cutter
-from bertsmith.data.reading.records import row_group_sizes, texts_in
+from bertsmith.data.reading.records import row_group_sizes, texts_in, warn_of_empty
 from bertsmith.data.reading.sources import Source, Span, check_encoding, detect_encoding, is_packed, open_source
 from bertsmith.data.reading.text import Document, DocumentRule, documents_of, is_heading, text_number
 from bertsmith.settings import Checked, option
@@ -96,12 +97,18 @@ def plan_chunks(sources: Sequence[Source], options: CorpusOptions) -> list[Input
     ]
 
 
-def read_chunk(chunk: InputChunk, options: CorpusOptions) -> Iterator[Document]:
-    """Reads the documents of a chunk, streaming; a JSON line or Parquet row is one. `InputError` for a damaged file."""
+def read_chunk(chunk: InputChunk, options: CorpusOptions, *, empty: Counter[str] | None = None) -> Iterator[Document]:
+    """Reads the documents of a chunk, streaming; a JSON line or Parquet row is one. `InputError` for a damaged file.
+
+    Rows without text are counted in `empty` as by `texts_in`; where that is None, one warning counts them.
+    """
+    counted = Counter[str]() if empty is None else empty
     for span in chunk.spans:
         rule = options.documents if Source(span.name, 0).kind in ("text", "document") else "file"
-        for lines in texts_in(span, options.text_field, options.sheet):
+        for lines in texts_in(span, options.text_field, options.sheet, counted):
             yield from documents_of(lines, span.name, rule, text=span.text)
+    if empty is None:
+        warn_of_empty(counted)
 
 
 def _pieces(source: Source, options: CorpusOptions, size: float) -> Iterator[tuple[Span, float]]:

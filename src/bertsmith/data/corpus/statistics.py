@@ -57,6 +57,8 @@ def remarks_on(statistics: Mapping[str, Any]) -> list[str]:
     dropped, repeated = statistics["duplicates"], statistics.get("repeated_lines", {})
     lost = statistics.get("unknown_characters", 0) / max(1, statistics.get("characters", 0))
     remarks = []
+    if empty := statistics.get("empty_rows"):
+        remarks.append(f"skipped {empty:,} row(s) without text")
     if any(dropped.values()):
         near = f" and {dropped['near']:,} near-duplicates" if dropped["near"] else ""
         remarks.append(f"dropped {dropped['exact']:,} duplicates{near}")

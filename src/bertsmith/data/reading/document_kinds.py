@@ -17,7 +17,7 @@ import posixpath
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Metadata = dict[str, str | tuple[str, ...]]
 """Field of a document's front matter or head → its text, or its texts where it is a list; `author.name` for nested."""
+Missing = Mapping[str, int]
+"""What is not read of a document, such as `missing chapter(s)` → how many of them."""
 
 MOST_BYTES = 1 << 28
 """Of a file, unpacked if it is gzip or zstd."""
@@ -53,7 +55,7 @@ class Block(NamedTuple):
 Blocks = Iterator[Block]
 
 
-def read_kind(path: Path, ending: str, encoding: str = "auto") -> tuple[list[Block], Metadata]:
+def read_kind(path: Path, ending: str, encoding: str = "auto") -> tuple[list[Block], Metadata, Missing]:
     """Reads a document of the kind that `ending` names, such as `.pdf`; an `InputError` says briefly why it cannot."""
     content, size = [], 0
     for chunk in read_chunks(path):
@@ -62,13 +64,17 @@ def read_kind(path: Path, ending: str, encoding: str = "auto") -> tuple[list[Blo
         if size > MOST_BYTES:
             raise InputError(f"larger than {MOST_BYTES >> 20} MB; split it")
     metadata: Metadata = {}
+    missing = Counter[str]()
     if ending in (".md", ".markdown"):
         found: Iterable[Block] = _markdown(_decoded(b"".join(content), path, encoding), metadata)
     elif ending == ".eml":
         found = _mail(b"".join(content), metadata)
+    elif ending in _IN_PARTS:
+        found = _IN_PARTS[ending](b"".join(content), missing)
     else:
         found = _READERS[ending](b"".join(content))
-    return [Block(_CONTROL.sub("", block.text).strip("\n"), *block[1:]) for block in found], metadata
+    blocks = [Block(_CONTROL.sub("", block.text).strip("\n"), *block[1:]) for block in found]
+    return blocks, metadata, +missing
 
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
@@ -263,13 +269,13 @@ def _decoded_by(names: Sequence[str], content: bytes) -> str | None:
 # --- PDF ------------------------------------------------------------------------------------------------------------
 
 
-def _pdf(content: bytes) -> Blocks:
+def _pdf(content: bytes, missing: Counter[str]) -> Blocks:
     """Reads the text of a PDF page by page, under its bookmarks, without the lines around most pages."""
     import pypdfium2 as pdfium
 
     try:
         document = pdfium.PdfDocument(content)
-        pages = [_page_text(document, number) for number in range(len(document))]
+        texts = [_page_text(document, number) for number in range(len(document))]
         bookmarks: dict[int, list[tuple[int, str]]] = {}
         for mark in document.get_toc(max_depth=6):
             page = mark.get_dest() and mark.get_dest().get_index()
@@ -278,9 +284,10 @@ def _pdf(content: bytes) -> Blocks:
     except pdfium.PdfiumError as error:
         is_locked = "assword" in str(error)
         raise InputError("protected by a password; save it without" if is_locked else f"damaged; {_AGAIN}") from None
-    if not any(page.strip() for page in pages):
+    if not any(texts):
         raise InputError("no text: scanned? run OCR over it, such as ocrmypdf")
-    for number, page in enumerate(_without_running_lines(_rejoined(pages))):
+    missing.update({"damaged page(s)": texts.count(None), "page(s) without text, scanned?": texts.count("")})
+    for number, page in enumerate(_without_running_lines(_rejoined([text or "" for text in texts]))):
         start = 0
         for level, title in bookmarks.get(number, ()):
             # 书签只说第几页：标题的文字在页中哪里，就从哪里分开
@@ -293,7 +300,8 @@ def _pdf(content: bytes) -> Blocks:
             yield Block(page[start:], 0, number + 1)
 
 
-def _page_text(document: Any, number: int) -> str:
+def _page_text(document: Any, number: int) -> str | None:
+    """Returns the text of a page; None for one that is damaged."""
     import pypdfium2 as pdfium
 
     try:
@@ -301,7 +309,7 @@ def _page_text(document: Any, number: int) -> str:
         text = page.get_textpage().get_text_bounded()
     except pdfium.PdfiumError:
         # 坏了一页，其余的照读
-        return ""
+        return None
     page.close()
     return str(text).replace("\r\n", "\n").strip()
 
@@ -364,10 +372,15 @@ def _unzipped(content: bytes) -> ZipFile:
         archive = zipfile.ZipFile(io.BytesIO(content))
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
         raise InputError(f"damaged; {_AGAIN}") from None
+    check_unpacked(archive)
+    return archive
+
+
+def check_unpacked(archive: ZipFile) -> None:
+    """Refuses a zip file that unpacks to too much."""
     # zip 炸弹：几 KB 可以展开成几 GB；zipfile 不会读出比声明更多的字节
     if sum(member.file_size for member in archive.infolist()) > _MOST_UNPACKED:
         raise InputError(f"unpacks to more than {_MOST_UNPACKED >> 20} MB; split it")
-    return archive
 
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -429,7 +442,7 @@ def _word_text(above: Any) -> str:
     )
 
 
-def _epub(content: bytes) -> Blocks:
+def _epub(content: bytes, missing: Counter[str]) -> Blocks:
     """Reads the chapters of an EPUB in the order of its spine, each as a web page."""
     from xml.etree import ElementTree
     from zipfile import BadZipFile
@@ -441,14 +454,16 @@ def _epub(content: bytes) -> Blocks:
         package = container.findall(".//{*}rootfile")[0].get("full-path", "")
         root = ElementTree.fromstring(archive.read(package))
         items = {item.get("id"): item.get("href", "") for item in root.findall(".//{*}item")}
-        spine = [items[one.get("idref")] for one in root.findall(".//{*}itemref") if one.get("idref") in items]
+        spine = [items.get(one.get("idref"), "") for one in root.findall(".//{*}itemref")]
     except (KeyError, IndexError, ElementTree.ParseError, BadZipFile) as error:
         raise InputError(f"damaged: no list of chapters; {_AGAIN}") from error
     guarded = archive.read("META-INF/encryption.xml") if "META-INF/encryption.xml" in names else b""
     for href in spine:
         chapter = posixpath.normpath(posixpath.join(posixpath.dirname(package), unquote(href)))
-        if chapter.encode() in guarded:
+        if href and chapter.encode() in guarded:
             raise InputError("protected against copying; take a copy without protection")
+        # 书照读，缺的章要说出来
+        missing["missing chapter(s)"] += chapter not in names
         if chapter in names:
             yield from _html(archive.read(chapter))
 
@@ -496,7 +511,7 @@ _READERS: dict[str, Callable[[bytes], Iterable[Block]]] = {
     ".html": _html,
     ".htm": _html,
     ".xhtml": _html,
-    ".pdf": _pdf,
     ".docx": _docx,
-    ".epub": _epub,
 }
+_IN_PARTS: dict[str, Callable[[bytes, Counter[str]], Iterable[Block]]] = {".pdf": _pdf, ".epub": _epub}
+"""Readers of what can be read in part; they count what is missing."""

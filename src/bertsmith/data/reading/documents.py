@@ -1,8 +1,8 @@
-"""The one reader of documents that are no plain text: Markdown, HTML, PDF, Word, EPUB and e-mail.
+"""The one reader of what is no plain text: Markdown, HTML, PDF, Word, EPUB, e-mail; and spreadsheets, for `tables`.
 
 - a file is read by a process of its own, which is killed when it takes longer than `SECONDS` and cannot take more than
   `MEMORY`: a broken or hostile file costs itself, never the run
-- what cannot be read is left out, and counted by kind and reason in one line
+- what cannot be read is left out; one line counts it by kind and reason, and pages and chapters that are missing
 - files are read on all cores before the work begins, and what stood in them is kept until the program ends, in a
   temporary folder: the worker processes, and the second and third reading of a corpus, take it from there
 - for training, a document is what it would be if it had been saved as `.txt`
@@ -28,8 +28,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertsmith.data.reading.document_kinds import Block, Metadata, read_kind
+from bertsmith.data.reading.document_kinds import Block, Metadata, Missing, read_kind
 from bertsmith.data.reading.lines import read_lines, split_lines
+from bertsmith.data.reading.sheets import read_sheet
 from bertsmith.data.reading.sources import (
     Source,
     corpus_endings,
@@ -78,6 +79,14 @@ def read_blocks(name: str | Path, encoding: str = "auto") -> tuple[list[Block], 
     return [Block(*block) for block in answer["blocks"]], fields
 
 
+def sheet_of(path: Path, sheet: str | None) -> dict[str, Any]:
+    """Reads a sheet of a spreadsheet, see `read_sheet`."""
+    answer: dict[str, Any] = json.loads(_ask(os.path.abspath(path), "", sheet))
+    if "fault" in answer:
+        raise InputError(f"{path}: {answer['fault']}")
+    return answer
+
+
 def text_bytes(file: Path, encoding: str = "auto") -> int:
     """Returns the size of a text file, or of the text in a document, in bytes; about that of a packed text file."""
     if not document_ending(str(file)):
@@ -88,8 +97,8 @@ def text_bytes(file: Path, encoding: str = "auto") -> int:
 
 def readable_sources(paths: Sequence[str | Path], encoding: str = "auto") -> tuple[list[Source], str]:
     """Finds the files of a corpus as `find_sources`, without documents that cannot be read; says what is left out."""
-    sources, faults = without_unreadable(find_sources(paths), encoding)
-    return sources, left_out(paths, corpus_endings(), faults)
+    sources, faults, missing = without_unreadable(find_sources(paths), encoding)
+    return sources, left_out(paths, corpus_endings(), faults, missing)
 
 
 def readable_files(paths: Sequence[str | Path], encoding: str = "auto", beside: Path | None = None) -> list[Path]:
@@ -99,32 +108,39 @@ def readable_files(paths: Sequence[str | Path], encoding: str = "auto", beside: 
         found = [file for file in found if beside.resolve() not in file.resolve().parents]
         if not found:
             raise InputError(f"{paths[0]}: no file of text besides what is in {beside}")
-    files, faults = without_unreadable(found, encoding)
-    if note := left_out(paths, text_endings(), faults):
+    files, faults, missing = without_unreadable(found, encoding)
+    if note := left_out(paths, text_endings(), faults, missing):
         warnings.warn(note, stacklevel=2)
     return files
 
 
 def without_unreadable(
     files: Sequence[FileT], encoding: str = "auto", *, beside_others: bool = False
-) -> tuple[list[FileT], dict[str, str]]:
+) -> tuple[list[FileT], dict[str, str], dict[str, Missing]]:
     """Reads the documents among files on all cores, and keeps what stands in them.
 
-    Returns the files that can be read, and why the others cannot, by their names, as `left_out` tells it. `InputError`
-    where none can, unless there are others beside these files.
+    Returns the files that can be read; by their names, as `left_out` tells it, why the others cannot, and what is
+    missing of those that can. `InputError` where none can, unless there are others beside these files.
     """
     names = {str(one.name if isinstance(one, Source) else one): one for one in files}
     documents = [name for name in names if document_ending(name)]
     if documents:
         _kept()
+
+    def ask(name: str) -> tuple[str, Missing]:
+        answer = _answered(name, encoding, keep=True)
+        # 只留下这两项：所有文档的文字不必同时在内存里
+        return answer.get("fault", ""), answer.get("missing", {})
+
     with ThreadPoolExecutor(min(available_cores(), len(documents)) or 1) as threads:
-        answers = threads.map(lambda name: _answered(name, encoding, keep=True).get("fault"), documents)
-        faults = {name: fault for name, fault in zip(documents, answers, strict=True) if fault}
+        answers = dict(zip(documents, threads.map(ask, documents), strict=True))
+    faults = {name: fault for name, (fault, _) in answers.items() if fault}
     if files and len(faults) == len(names) and not beside_others:
         name, fault = next(iter(faults.items()))
         others = f"; and {len(faults) - 1} other document(s) cannot be read" if len(faults) > 1 else ""
         raise InputError(f"{name}: {fault}{others}")
-    return [one for name, one in names.items() if name not in faults], faults
+    missing = {name: found for name, (_, found) in answers.items() if found}
+    return [one for name, one in names.items() if name not in faults], faults, missing
 
 
 # --- What was read once ---------------------------------------------------------------------------------------------
@@ -187,7 +203,7 @@ class _Reader:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
 
-    def ask(self, *request: str) -> bytes:
+    def ask(self, *request: str | None) -> bytes:
         """Returns the answer, a JSON line; empty where the process was killed, or died."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -208,8 +224,8 @@ class _Reader:
         self.process.communicate()
 
 
-def _ask(*request: str) -> bytes:
-    """Has a document read by a process that waits, or by a new one."""
+def _ask(path: str, ending: str, how: str | None) -> bytes:
+    """Has a file read, as `_read` does it, by a process that waits, or by a new one."""
     idle = _idle.setdefault(os.getpid(), [])
     try:
         reader = idle.pop()
@@ -217,7 +233,7 @@ def _ask(*request: str) -> bytes:
         reader = _Reader()
     begun, line = time.monotonic(), b""
     try:
-        line = reader.ask(*request)
+        line = reader.ask(path, ending, how)
     finally:
         if not line:
             reader.end()
@@ -226,7 +242,7 @@ def _ask(*request: str) -> bytes:
         return line
     late = time.monotonic() - begun >= SECONDS
     fault = f"took longer than {SECONDS:g} seconds" if late else "its reader died, probably for lack of memory"
-    return json.dumps({"fault": f"{fault}; split it"}).encode()
+    return json.dumps({"fault": f"{fault}; {_smaller(ending)}"}).encode()
 
 
 @atexit.register
@@ -249,20 +265,28 @@ def _serve() -> None:
         answers.flush()
 
 
-def _read(path: str, ending: str, encoding: str) -> dict[str, Any]:
+def _smaller(ending: str) -> str:
+    return "split it" if ending else "clear cells far from the table, or save it as CSV"
+
+
+def _read(path: str, ending: str, how: str | None) -> dict[str, Any]:
+    """Reads a document in the encoding `how`; without an `ending` a spreadsheet, of which `how` names the sheet."""
     try:
-        blocks, metadata = read_kind(Path(path), ending, encoding)
+        if not ending:
+            return read_sheet(Path(path), how)
+        blocks, metadata, missing = read_kind(Path(path), ending, how or "auto")
     except InputError as error:
         return {"fault": str(error).removeprefix(f"{path}: ")}
     except ImportError as error:
         return {"fault": f"pip install 'bertsmith[documents]' reads it ({error.name} is missing)"}
     except MemoryError:
-        return {"fault": f"needs more than {MEMORY >> 30} GiB of memory; split it"}
+        return {"fault": f"needs more than {MEMORY >> 30} GiB of memory; {_smaller(ending)}"}
     except Exception as error:
         # 库对坏文件抛什么都有可能；这里是边界
-        return {"fault": f"damaged ({type(error).__name__}); export it again, or its text as .txt"}
+        written = "its text as .txt" if ending else "the sheet as CSV"
+        return {"fault": f"damaged ({type(error).__name__}); export it again, or {written}"}
     if sum(len(block.text) for block in blocks) > MOST_CHARACTERS:
         return {"fault": f"holds more than {MOST_CHARACTERS:,} characters; split it"}
     if ending not in (".md", ".markdown") and not any(block.text for block in blocks):
-        return {"fault": "holds no text; leave it out"}
-    return {"blocks": blocks, "metadata": metadata}
+        return {"fault": "holds no text; export it again, or its text as .txt"}
+    return {"blocks": blocks, "metadata": metadata, "missing": missing}

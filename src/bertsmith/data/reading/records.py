@@ -11,6 +11,8 @@ import hashlib
 import itertools
 import json
 import os
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from bertsmith.data.reading.sources import (
     Source,
     Span,
     check_encoding,
+    few_names,
     lines_before,
     local_copy,
     open_source,
@@ -38,29 +41,49 @@ _MAX_RECORD_BYTES = 1 << 28
 _PARQUET_ROWS = 64
 
 
-def texts_in(span: Span, field: str, sheet: str | None = None) -> Iterator[Iterable[str]]:
-    """Yields the lines of each text of a span: a file, a document, or the `field` (or column) of a row of records."""
+def texts_in(
+    span: Span, field: str, sheet: str | None = None, empty: Counter[str] | None = None
+) -> Iterator[Iterable[str]]:
+    """Yields the lines of each text of a span: a file, a document, or the `field` (or column) of a row of records.
+
+    Rows whose text is null, empty or blank are skipped; `empty` counts them by the name of the file.
+    """
     kind = Source(span.name, 0).kind
     if sheet is not None and not is_workbook(span.name):
         raise InputError(f"{span}: --sheet is for spreadsheets, and this is none; leave it out")
     if kind in ("text", "document"):
         yield lines_of(span, span.encoding)
-    elif kind == "table":
-        yield from map(split_lines, read_table(span, field, sheet))
+        return
+    if kind == "table":
+        texts = read_table(span, field, sheet)
     else:
-        yield from map(split_lines, {"jsonl": read_json_lines, "parquet": read_parquet}[kind](span, field))
+        texts = {"jsonl": read_json_lines, "parquet": read_parquet}[kind](span, field)
+    for text in texts:
+        if text and not text.isspace():
+            yield split_lines(text)
+        elif empty is not None:
+            empty[span.name] += 1
+
+
+def warn_of_empty(empty: Counter[str]) -> None:
+    """Warns once of rows without text, if there are any; `empty` as by `texts_in`."""
+    if empty:
+        said = f"{few_names(list(empty), 3)}: skipped {empty.total():,} row(s) without text"
+        warnings.warn(said, stacklevel=3)
 
 
 def read_all_lines(sources: Iterable[Source], *, encoding: str, field: str, sheet: str | None = None) -> Iterator[str]:
     """Reads the lines of sources, cut as for a corpus, so that a vocabulary sees the same words."""
     check_encoding(encoding)
+    empty = Counter[str]()
     for source in sources:
-        for lines in texts_in(Span(source.name, encoding=encoding), field, sheet):
+        for lines in texts_in(Span(source.name, encoding=encoding), field, sheet, empty):
             yield from lines
+    warn_of_empty(empty)
 
 
 def read_json_lines(span: Span, field: str) -> Iterator[str]:
-    """Reads one field of every line of a JSON Lines file, plain, gzip or zstd; null counts as no text."""
+    """Reads one field of every line of a JSON Lines file, plain, gzip or zstd; null is an empty text."""
     for number, line in enumerate(_byte_lines(span), 1):
         if not line.strip():
             continue
@@ -90,12 +113,11 @@ def read_json_lines(span: Span, field: str) -> Iterator[str]:
                 f"{span}: line {lines_before(span) + number}: field {field!r} holds {type(text).__name__}, not text; "
                 "name another with --text-field"
             )
-        if text:
-            yield text
+        yield text or ""
 
 
 def read_table(span: Span, column: str, sheet: str | None = None) -> Iterator[str]:
-    """Reads a column of a table with a header: CSV, TSV, JSON or a spreadsheet; an empty cell counts as no text."""
+    """Reads a column of a table with a header: CSV, TSV, JSON or a spreadsheet; null is an empty text."""
     with local_copy(span.name) as path:
         table = open_table(path, kind_of(path), span.encoding, sheet)
         table.add_nested([column])
@@ -107,8 +129,8 @@ def read_table(span: Span, column: str, sheet: str | None = None) -> Iterator[st
             raise InputError(f"{there}; name the right one with --text-field{hint}")
         place = table.first.index(column)
         for row in table.rows if table.has_names else itertools.islice(table.rows, 1, None):
-            if row.fault or row.cells[place] not in (None, ""):
-                yield row.cell([place], column).text()
+            is_empty = not row.fault and row.cells[place] in (None, "")
+            yield "" if is_empty else row.cell([place], column).text()
 
 
 def row_group_sizes(name: str, column: str) -> list[int]:
@@ -127,7 +149,7 @@ def row_group_sizes(name: str, column: str) -> list[int]:
 
 
 def read_parquet(span: Span, column: str) -> Iterator[str]:
-    """Reads a text column, or a field of structs, of row groups of a Parquet file; null counts as no text."""
+    """Reads a text column, or a field of structs, of row groups of a Parquet file; null is an empty text."""
     with open_source(span.name) as raw:
         file = _parquet(span.name, raw)
         schema = file.schema_arrow
@@ -151,8 +173,7 @@ def read_parquet(span: Span, column: str) -> Iterator[str]:
             ):
                 for value in batch.column(0):
                     row += 1
-                    if text := inner_value(value.as_py(), path):
-                        yield str(text)
+                    yield str(inner_value(value.as_py(), path) or "")
         except UnicodeDecodeError as error:
             # Parquet 的字符串列不检查编码：别的程序可以写进任何字节
             raise InputError(
@@ -242,13 +263,15 @@ def files_of(text: FileNames | Rows, folder: Path, column: str) -> Iterator[Sequ
     if names is not None:
         yield names
         return
-    digest = hashlib.sha256()
+    digest, holds_text = hashlib.sha256(), False
     with atomic_path(folder / ".rows.jsonl") as temporary, temporary.open("wb") as sink:
+        # 空的也写下：读这个文件的人一并计数
         for one in _column_texts(cast(Rows, text), column):
             line = json.dumps({column: one}).encode() + b"\n"
             digest.update(line)
             sink.write(line)
-        if not sink.tell():
+            holds_text = holds_text or bool(one)
+        if not holds_text:
             raise InputError(f"text: no row holds text in the column {column!r}; name another with text_field")
     # 名字说明内容，时间不说明什么：被杀后再来，同样的行就是同一份请求，别的行一定不是
     file = (folder / ".rows.jsonl").replace(folder / f"rows-{digest.hexdigest()[:16]}.jsonl")
@@ -267,8 +290,7 @@ def _column_texts(rows: Rows, column: str) -> Iterator[str]:
         text = record[column]
         if text is not None and not isinstance(text, str):
             raise InputError(f"{place}: column {column!r} holds {type(text).__name__}, not text; see text_field")
-        if text:
-            yield text
+        yield text or ""
 
 
 def require_file_names(given: FileNames, name: str, instead: str) -> list[str]:

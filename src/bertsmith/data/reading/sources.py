@@ -220,7 +220,7 @@ def _remote_files(url: str) -> tuple[Any, list[str], set[str]]:
 
 def _expand(path: str, endings: Sequence[str]) -> list[Path]:
     matches = _matches(path)
-    files = [file for match in matches for file in (_walk(match, endings) if os.path.isdir(match) else [Path(match)])]
+    files = [file for match in matches for file in (walk(match, endings) if os.path.isdir(match) else [Path(match)])]
     if files:
         return files
     if matches == [path]:
@@ -250,12 +250,22 @@ def _listed(endings: Sequence[str]) -> str:
     return ".txt or .txt.gz" if plain == [".txt"] else ", ".join(plain)
 
 
-def left_out(paths: Sequence[str | Path], endings: Sequence[str], faults: Mapping[str, str] | None = None) -> str:
-    """Says by kind and reason which files of the folders are not read; `faults`: name → why. Empty where all are."""
+def left_out(
+    paths: Sequence[str | Path],
+    endings: Sequence[str],
+    faults: Mapping[str, str] | None = None,
+    missing: Mapping[str, Mapping[str, int]] | None = None,
+) -> str:
+    """Says by kind and reason which files of the folders are not read, and what of the others; empty for nothing.
+
+    Args:
+        faults: name of a file → why it cannot be read.
+        missing: name of a file that is read → what of it is not → how many of these.
+    """
     matches = [match for path in paths if not is_url(str(path)) for match in _matches(str(path))]
     named = {Path(match).resolve() for match in matches if not os.path.isdir(match)}
     # 模式匹配到的文件夹也算；点了名的文件不论叫什么都会读
-    found = {file.resolve(): file for match in matches if os.path.isdir(match) for file in _walk(match, ("",))}
+    found = {file.resolve(): file for match in matches if os.path.isdir(match) for file in walk(match, ("",))}
     remote = [Path(file) for path in paths if is_url(str(path)) for file in _remote_files(str(path))[2]]
     groups: dict[str, Counter[str]] = defaultdict(Counter)
     for file in [*(file for real, file in found.items() if real not in named), *remote]:
@@ -267,11 +277,22 @@ def left_out(paths: Sequence[str | Path], endings: Sequence[str], faults: Mappin
     for name, fault in (faults or {}).items():
         broken[document_ending(name), fault].append(name.rpartition("/")[2])
     listed += [
-        f"{len(names):,} {kind} ({fault}: {', '.join(names[:2])}{', …' * (len(names) > 2)})"
+        f"{len(names):,} {kind} ({fault}: {_first_two(names)})"
         for (kind, fault), names in sorted(broken.items(), key=lambda one: (-len(one[1]), one[0]))
     ]
     total = sum(sum(kinds.values()) for kinds in groups.values()) + len(faults or {})
-    return f"left out {total:,} file(s): {'; '.join(listed[:8])}{'; …' * (len(listed) > 8)}" if listed else ""
+    said = [f"left out {total:,} file(s): {'; '.join(listed[:8])}{'; …' * (len(listed) > 8)}"] if listed else []
+    parts: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, counts in (missing or {}).items():
+        for what, count in counts.items():
+            parts[what][name.rpartition("/")[2]] += count
+    inside = [f"{names.total():,} {what} ({_first_two(list(names))})" for what, names in sorted(parts.items())]
+    said += [f"left out of files that are read: {', '.join(inside)}"] if inside else []
+    return "; ".join(said)
+
+
+def _first_two(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:2])}{', …' * (len(names) > 2)}"
 
 
 _KINDS_NAMED = 6
@@ -309,7 +330,7 @@ def _ends_in(name: str, endings: Sequence[str]) -> bool:
     return name.lower().endswith(tuple(endings))
 
 
-def _walk(folder: str, endings: Sequence[str]) -> list[Path]:
+def walk(folder: str, endings: Sequence[str]) -> list[Path]:
     """The files under a folder and under those that links in it lead to, hidden ones left out."""
 
     def fail(error: OSError) -> None:

@@ -16,7 +16,6 @@ import csv
 import json
 import re
 import warnings
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +26,8 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from python_calamine import CalamineError, CalamineWorkbook, PasswordError, SheetVisibleEnum
 
+from bertsmith.data.reading.documents import sheet_of
 from bertsmith.data.reading.lines import MAX_LINE_LENGTH, numbered_lines, read_text, require_file
 from bertsmith.data.reading.sources import detect_encoding, few_names, read_chunks
 from bertsmith.errors import InputError
@@ -54,9 +53,6 @@ OBJECT_OF_JSON = re.compile(r"\s*(\{|\[\s*(\{|$))")
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 200
 """Rows by whose content columns are found."""
-
-_MAX_UNPACKED = 1 << 30
-"""Bytes to which a workbook may unpack; a sheet is a million rows at most."""
 
 _LOOK_AHEAD = 1000
 """The first records of JSON Lines, whose keys are the columns."""
@@ -311,43 +307,11 @@ def _csv_rows(path: Path, encoding: str, separator: str = ",") -> Iterator[Row]:
 
 def _sheet_rows(path: Path, sheet: str | None) -> Iterator[Row]:
     """Yields the rows of a sheet, each cell as a CSV has it; says which sheet it took of several."""
-    try:
-        # 压缩炸弹在解开之前就看得出：目录里写着每一部分有多大
-        with zipfile.ZipFile(path) as packed:
-            size = sum(part.file_size for part in packed.infolist())
-        if size > _MAX_UNPACKED:
-            raise InputError(f"{path}: unpacks to {size >> 20:,} MiB; save the sheet as CSV")
-    except (zipfile.BadZipFile, OSError):
-        pass  # .xls 不是压缩包；真坏了的，下面会说
-    try:
-        book = CalamineWorkbook.from_path(path)
-        shown = [one.name for one in book.sheets_metadata if one.visible == SheetVisibleEnum.Visible]
-        names = shown or book.sheet_names
-        if not names or (sheet is not None and sheet not in book.sheet_names):
-            raise InputError(f"{path}: has no sheet {sheet or ''!r}; it has {listed(book.sheet_names)}")
-        chosen = book.get_sheet_by_name(names[0] if sheet is None else sheet)
-        rows = chosen.to_python(skip_empty_area=False)
-    except PasswordError:
-        raise InputError(f"{path}: is protected by a password; save it without one, or as CSV") from None
-    except (CalamineError, OSError) as error:
-        reason = "a protected or older one?" if path.read_bytes()[:4] == b"\xd0\xcf\x11\xe0" else _first_line(error)
-        raise InputError(f"{path}: not a readable workbook ({reason}); save it again, or as CSV") from None
-    if not rows:
-        there = f"; name another of {listed(names)} with --sheet" if len(names) > 1 else "; give one example a row"
-        raise InputError(f"{path}: the sheet {chosen.name!r} is empty{there}")
-    if sheet is None and len(names) > 1:
-        said = f"reads the sheet {chosen.name!r}, the first of {len(names)}; --sheet names another"
+    found = sheet_of(path, sheet)
+    if sheet is None and len(found["names"]) > 1:
+        said = f"reads the sheet {found['name']!r}, the first of {len(found['names'])}; --sheet names another"
         warnings.warn(f"{path}: {said}", stacklevel=4)
-    for number, cells in enumerate(rows, 1):
-        if any(cell != "" for cell in cells):
-            yield Row(f"{path}: row {number}", [_as_written(cell) for cell in cells])
-
-
-def _as_written(cell: object) -> str:
-    """Returns a cell of a sheet as a CSV has it: there every number is a float, also the class 1."""
-    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
-        return str(int(cell))
-    return str(cell).lower() if isinstance(cell, bool) else str(cell)
+    yield from (Row(f"{path}: row {number}", cells) for number, cells in found["rows"])
 
 
 def _of_one_width(rows: Iterator[Row], kind: TableKind) -> Iterator[Row]:

@@ -80,7 +80,7 @@ class ReadingOptions(InputOptions):
         None, help="Rows with a fault, such as an empty text: refuse the file, or skip, count and list them."
     )
     group_column: ColumnName | None = option(
-        None, help="Column of what belongs together, such as a customer: divided as a whole.", parse=column_name
+        None, help="Group column, such as a customer id; rows of a group stay in one part.", parse=column_name
     )
     time_column: ColumnName | None = option(
         None, help="Column of a date or number: the latest rows are held out.", parse=column_name
@@ -100,6 +100,8 @@ class Faults:
 
     def __init__(self, options: ReadingOptions) -> None:
         self.skips, self.found = options.faults == "skip", list[str]()
+        # 明说要拒绝的，不必再提略去；预测没有这个选项（`read_inputs`）
+        self._way = "" if options.faults == "refuse" else f"; or leave such rows out with {_WAY_OUT}"
 
     @contextmanager
     def skipped(self) -> Iterator[None]:
@@ -108,15 +110,16 @@ class Faults:
             yield
         except InputError as error:
             if not self.skips:
-                way = "" if _WAY_OUT in str(error) else f"; or leave such rows out with {_WAY_OUT}"
-                raise InputError(f"{error}{way}") from None
+                raise InputError(f"{error}{'' if _WAY_OUT in str(error) else self._way}") from None
             self.found.append(str(error))
 
-    def none_left(self, path: Path | str) -> InputError:
-        """Returns why a file without an example is refused."""
+    def none_left(self, path: Path | str, read: Iterable[Column]) -> InputError:
+        """Returns why a file without an example is refused; `read` are the columns that were read."""
         if not self.found:
             return InputError(f"{path}: holds a header and no example")
-        return InputError(f"{path}: no row is left of {len(self.found):,}; the first: {self.found[0]}")
+        first = f"no row is left of {len(self.found):,}; the first: {self.found[0]}"
+        flags = " or ".join(column.flag for column in read)
+        return InputError(f"{path}: {first}; name another column with {flags}")
 
     def tell(self, path: Path | str, what: str = "rows") -> None:
         """Warns of what was left out, with the first of the faults."""

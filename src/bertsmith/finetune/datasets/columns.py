@@ -72,7 +72,7 @@ def table_reader(
                 example: Any = make(**values, place=row.place)
                 examples.append(replace(example, **said) if (said := beside(row)) else example)
         if not examples:
-            raise faults.none_left(table.path)
+            raise faults.none_left(table.path, (column for column in layout.columns if found[column.role]))
         faults.tell(table.path)
         if check is not None:
             check(table, options, examples)
@@ -249,6 +249,15 @@ _LEAST_ROWS = 8
 """Of fewer rows, content says too little."""
 
 
+class ColumnsFound(UserWarning):
+    """Says which columns were found by names and content; `note` says it beside a line that names all columns."""
+
+    def __init__(self, path: Path | str, found: str) -> None:
+        super().__init__(f"{path}: reads {found}: found by names and content")
+        # 内存里的表没有那一行：照样说出列名
+        self.note = f"{path}: columns found by names and content" if isinstance(path, Path) else str(self)
+
+
 def _by_content(
     table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None], guessed: dict[str, list[int]]
 ) -> dict[str, list[int]]:
@@ -277,7 +286,7 @@ def _by_content(
             taken |= set(fitting)
             said.append(f"{column.called or column.role} from {listed([table.first[n] for n in fitting])}")
     if said:
-        warnings.warn(f"{table.path}: reads {', '.join(said)}: found by names and content", stacklevel=4)
+        warnings.warn(ColumnsFound(table.path, ", ".join(said)), stacklevel=4)
     return found
 
 
@@ -388,5 +397,7 @@ def _number(table: Table, name: ColumnName) -> int:
 def _only(path: Path | str, name: str, header: Sequence[str]) -> int:
     # 同名的列里悄悄取第一列，等于猜
     if header.count(name) > 1:
-        raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; tell one by number, from 0")
+        raise InputError(
+            f"{path}: {header.count(name)} columns are called {name!r}; choose one by number, counted from 0"
+        )
     return header.index(name)

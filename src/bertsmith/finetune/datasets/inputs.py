@@ -89,7 +89,7 @@ def read_inputs(
     used = {"header", "sheet", *(column.option for column in columns if _is_read(column))}
     require_used(options, tuple(used), task)
     require_sheet(options.sheet, path)
-    found = forms.other(path, options)
+    found = forms.other(path, replace(options, faults="refuse"))
     if found is not None:
         tell(forms.other_form)
         return found

@@ -138,11 +138,11 @@ def _read_table(table: Table, options: ReadingOptions) -> list[QuestionExample]:
         file.path = row.place
         cells = dict(zip(table.first, row.cells, strict=True))
         entry = {"id": str(number), **{name: value for name, value in cells.items() if value is not None}}
-        if isinstance(answers := entry.get("answers"), dict):
-            entry["answers"] = answers = _answer_list(row.place, answers)
-        # Hub 上的 SQuAD 2.0 没有 is_impossible 一列：答案为空就是无答案
-        entry.setdefault("is_impossible", answers == [])
         with file.faults.skipped():
+            if isinstance(answers := entry.get("answers"), dict):
+                entry["answers"] = answers = _answer_list(row.place, answers)
+            # Hub 上的 SQuAD 2.0 没有 is_impossible 一列：答案为空就是无答案
+            entry.setdefault("is_impossible", answers == [])
             said = {"group": str(cells.get("title") or ""), **beside(row)}
             file.add(entry, file.text(entry, "context", "the row"), "the row", **said)
     return file.finished(table.path)
@@ -207,11 +207,11 @@ class _Questions:
 
     def add(self, entry: object, context: str, place: str, *, group: str, time: float | None = None) -> None:
         """Reads a question of a group, its article if the user names no other, or leaves it out."""
-        identity = entry.get("id") if isinstance(entry, dict) else None
-        if not isinstance(identity, (str, int)) or identity == "":
-            raise InputError(f"{self.path}: {place} has no id")
-        name = str(identity)
         with self.faults.skipped():
+            identity = entry.get("id") if isinstance(entry, dict) else None
+            if not isinstance(identity, (str, int)) or identity == "":
+                raise InputError(f"{self.path}: {place} has no id")
+            name = str(identity)
             question = self.text(entry, "question", place, name)
             answers = tuple(self.answers(entry, context, place, name))
             if name in self.seen:

@@ -186,7 +186,7 @@ def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
             example = _example(row, found)
             examples.append(replace(example, **said) if (said := beside(row)) else example)
     if not examples:
-        raise faults.none_left(table.path)
+        raise faults.none_left(table.path, (column for column in _COLUMNS if found[column.role]))
     faults.tell(table.path)
     # 没有表头的第二列若翻来覆去只有几个值，多半是类别：当成句子来学，什么也学不到
     seconds = {example.positive for example in examples if isinstance(example, RelatedTexts)}

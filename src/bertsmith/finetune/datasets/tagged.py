@@ -37,7 +37,7 @@ from bertsmith.finetune.datasets.columns import BESIDE, columns_beside, find_col
 from bertsmith.finetune.datasets.inputs import Input
 from bertsmith.finetune.datasets.texts import TEXT_NAMES
 
-_CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "feats": 5}
+_CONLLU_COLUMNS, _CONLLU_WIDTH = {"upos": 3, "xpos": 4, "feats": 5}, 10
 _DOCUMENT_MARK = "-DOCSTART-"
 _STARTS_DOCUMENT = re.compile(r"-DOCSTART-|# ?newdoc\b|# ?begin document\b")
 
@@ -71,7 +71,7 @@ def _read_tagged(path: Path, options: ReadingOptions) -> list[TaggedWords]:
     if _is_table(path, options):
         return _read_table(open_table(path, kind_of(path), options.encoding), options)
     require_used(options, (*_OF_WORDS, "faults"), "CoNLL and CoNLL-U")
-    sentences = list(_conllu(path, options) if ending == ".conllu" else _conll(path, options))
+    sentences = _conllu(path, options) if ending == ".conllu" else _conll(path, options)
     if not sentences:
         raise InputError(f"{path}: holds no sentence; give one word a line and a blank line between sentences")
     return sentences
@@ -129,11 +129,11 @@ def _read_table(table: Table, options: ReadingOptions) -> list[TaggedWords]:
             words, tags = (
                 column.value(row.cell(numbers, f"list of {column.role}"), options) for column, numbers in columns
             )
+            if not words:
+                raise InputError(f"{row.place} has no word")
             if len(words) != len(tags):
                 raise InputError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word has one tag")
-            # 没有词的句子相当于 CoNLL 文件里多出的空行
-            if words:
-                sentences.append(TaggedWords(words, tags, place=row.place, **beside(row)))
+            sentences.append(TaggedWords(words, tags, place=row.place, **beside(row)))
     faults.tell(table.path, "sentences")
     if not sentences:
         raise InputError(f"{table.path}: holds no sentence; give a list of words and a list of tags in each row")
@@ -149,7 +149,7 @@ def _sentences(path: Path, options: ReadingOptions) -> Iterator[Input] | None:
     ending = ending_of(path)
     if ending == ".conllu":
         # feats 一列允许空着：没有标注过的文件也能读
-        sentences = list(_conllu(path, replace(options, tag_column="feats")))
+        sentences = _conllu(path, replace(options, tag_column="feats"))
     elif ending in WORD_LINES:
         sentences = _conll(path, options, least=1)
     elif ending not in TABLE_KINDS and (isinstance(options.word_column, int) or _is_word_a_line(path, options)):
@@ -230,25 +230,32 @@ def _conll(path: Path, options: ReadingOptions, least: int = 2) -> list[TaggedWo
     return found
 
 
-def _conllu(path: Path, options: ReadingOptions) -> Iterator[TaggedWords]:
-    """Yields the sentences of a CoNLL-U file; of `feats`, `_` is a tag and means that there are none."""
+def _conllu(path: Path, options: ReadingOptions) -> list[TaggedWords]:
+    """Returns the sentences of a CoNLL-U file; of `feats`, `_` is a tag and means that there are none."""
     field = "upos" if options.tag_column is None else options.tag_column
     if isinstance(field, int) or options.word_column is not None or options.alternatives is not None:
         raise ConfigError(f"{path}: CoNLL-U has fixed columns; choose --tag-column upos, xpos or feats, no others")
     if field not in _CONLLU_COLUMNS:
         raise ConfigError(f"{path}: --tag-column {field!r} is none of {', '.join(_CONLLU_COLUMNS)}")
+    faults, found = Faults(options), list[TaggedWords]()
     column, document_of = _CONLLU_COLUMNS[field], _documents(path, options.encoding)
     for rows in _blocks(_conllu_rows(path, options.encoding)):
-        for expected, (number, cells) in enumerate(rows, 1):
-            if cells[0] != str(expected):
-                raise InputError(f"{path}: line {number} has the id {cells[0]!r}, {expected} comes next")
-            if not cells[1].strip():
-                raise InputError(f"{path}: line {number} has an empty word")
-            if not cells[column] or (cells[column] == "_" and field != "feats"):
-                raise InputError(f"{path}: line {number} has no {field}; choose another field")
-        words, tags = (tuple(cells[place] for _, cells in rows) for place in (1, column))
-        place = f"{path}: the sentence from line {rows[0][0]}"
-        yield TaggedWords(words, tags, place=place, group=document_of(rows[0][0]))
+        with faults.skipped():
+            for expected, (number, cells) in enumerate(rows, 1):
+                if len(cells) != _CONLLU_WIDTH:
+                    held = f"{len(cells)} columns; CoNLL-U has ten, separated by tabs"
+                    raise InputError(f"{path}: line {number} has {held}")
+                if cells[0] != str(expected):
+                    raise InputError(f"{path}: line {number} has the id {cells[0]!r}, {expected} comes next")
+                if not cells[1].strip():
+                    raise InputError(f"{path}: line {number} has an empty word")
+                if not cells[column] or (cells[column] == "_" and field != "feats"):
+                    raise InputError(f"{path}: line {number} has no {field}; choose another field")
+            words, tags = (tuple(cells[place] for _, cells in rows) for place in (1, column))
+            place = f"{path}: the sentence from line {rows[0][0]}"
+            found.append(TaggedWords(words, tags, place=place, group=document_of(rows[0][0])))
+    faults.tell(path, "sentences")
+    return found
 
 
 def _documents(path: Path, encoding: str) -> Callable[[int], str]:
@@ -332,8 +339,6 @@ def _conllu_rows(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:
         if line.startswith("#"):
             continue
         cells = line.split("\t")
-        if len(cells) != 10:
-            raise InputError(f"{path}: line {number} has {len(cells)} columns; CoNLL-U has ten, separated by tabs")
         # 多词标记（29-30）重复了后面各词，空节点（8.1）不在原文里：都跳过
-        if not re.fullmatch(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+", cells[0]):
+        if len(cells) != _CONLLU_WIDTH or not re.fullmatch(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+", cells[0]):
             yield number, cells

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import math
+import os
 import re
 import warnings
 from collections import Counter
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed, read_text
+from bertsmith.data.reading.sources import walk
 from bertsmith.data.reading.tables import NUMBER, Cell, Table, listed, require_unicode
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets import Column, Faults, Layout, ReadingOptions, require_used
@@ -279,17 +281,21 @@ def _read_classes(folder: Path, options: ReadingOptions) -> list[LabelledText]:
     """Reads a folder of text files for each class, as IMDb has them."""
     require_used(options, ("faults",), "a folder for each class")
     examples, faults, others = [], Faults(options), Counter[str]()
-    classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
-    for own in classes:
-        for path in sorted(one for one in own.rglob("*") if one.is_file() and not one.name.startswith(".")):
-            if own.name == "unsup":
-                others["files of unsup, which has no label"] += 1
-            elif path.suffix.lower() not in (".txt", ".text", ".md", ""):
-                others[f"{path.suffix} files"] += 1
-            else:
-                with faults.skipped():
-                    text = Cell(str(path), "text", read_text(path, options.encoding)).text()
-                    examples.append(LabelledText(text, None, own.name, place=str(path)))
+    # 整棵树走一遍：没有权限的文件夹要报错，而不是悄悄少一个类
+    for path in sorted(walk(str(folder), ("",))):
+        own, *inside = path.relative_to(folder).parts
+        if not inside:
+            others["files beside the folders of the classes"] += 1
+        elif own == "unsup":
+            others["files of unsup, which has no label"] += 1
+        elif not os.path.isfile(path):
+            others["entries that are no files, such as broken links"] += 1
+        elif path.suffix.lower() not in (".txt", ".text", ".md", ""):
+            others[f"{path.suffix} files"] += 1
+        else:
+            with faults.skipped():
+                text = Cell(str(path), "text", read_text(path, options.encoding)).text()
+                examples.append(LabelledText(text, None, own, place=str(path)))
     faults.tell(folder, "files")
     if others:
         left = ", ".join(f"{count:,} {what}" for what, count in others.items())

@@ -115,7 +115,10 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
 
     def cautions(self, examples: Sequence[ChoiceExample]) -> list[str]:
         """Says besides where the place of a choice gives it away."""
-        place = alike((one.label + 1 for one in examples), "the right choice is always number {!r}: its place tells it")
+        place = alike(
+            (one.label + 1 for one in examples),
+            "the right choice is always number {!r}: a model can learn the position instead of the text",
+        )
         return [*super().cautions(examples), *place]
 
     def columns(self, examples: Sequence[ChoiceExample]) -> tuple[list[str], list[str]]:
