@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import re
 import resource
@@ -325,6 +326,21 @@ READERS = {
     STATE: (resumed, "broken_off", STATE),
     CARDS: (learned, "studied", CARDS),
 }
+
+
+IMPOSSIBLE = {
+    "training state": (STATE, {"step": math.inf}, "all training states are damaged"),
+    "adapter": (ADAPTER, {"size": HUGE}, "size"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("name", "change", "said"), IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+def test_an_impossible_number_beside_weights_is_refused(name, change, said, request, little_memory, tmp_path):
+    read, whole, _ = READERS[name]
+    folder = Path(shutil.copytree(request.getfixturevalue(whole), tmp_path / "changed"))
+    say(folder / name, **change)
+    assert said in read(folder)
 
 
 @pytest.mark.timeout(60)
