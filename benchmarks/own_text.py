@@ -43,11 +43,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser, threads=2)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--minutes", nargs="+", type=float, choices=MINUTES, default=MINUTES)
     options = parser.parse_args()
     results = results_of("own_text", options)
     with tempfile.TemporaryDirectory() as name:
         for seed in range(1 if options.quick else options.seeds):
-            for minutes in (0.5,) if options.quick else MINUTES:
+            for minutes in (0.5,) if options.quick else options.minutes:
                 for megabytes in MEGABYTES[:1] if options.quick else MEGABYTES:
                     words = [*_text(Path(name), megabytes), "--minutes", f"{minutes:g}"]
                     words += ["--size", "1/64"] if options.quick else []

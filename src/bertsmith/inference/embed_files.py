@@ -115,9 +115,6 @@ def embed_files(
     folder = model_folder(folder)
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such model folder")
-    if on_note is not None:
-        for line in opening_lines(files, [source_of(Path(file)) for file in files], settings.encoding):
-            on_note(line)
     # 这个文件夹有什么要警告的，在这里说一次
     Embed.settings_in(folder)
     count = workers
@@ -128,6 +125,9 @@ def embed_files(
     probe = _Probe(str(folder), _state(folder), settings, threads)
     # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
     with working_in(parts, _REQUEST):
+        if on_note is not None:
+            for line in opening_lines(files, [source_of(Path(file)) for file in files], settings.encoding):
+                on_note(line)
         todo, precision, width = _planned(parts, files, folder, noted, probe, engine, count)
         lines = sum(file.lines for file in todo)
         work = _FileWork(probe.folder, probe.state, parts, settings, precision, threads, PART)

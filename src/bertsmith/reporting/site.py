@@ -46,11 +46,12 @@ def is_stale(site: Path, checkout: Path) -> bool:
         return True
     sources = [*checkout.glob("mkdocs*.yml"), checkout / "CHANGELOG.md"]
     # 表格和图来自测量的数据行，课程的文字不在 .py 里：它们变了，站点也就旧了
-    for folder in ("docs", "benchmarks", "src/bertsmith_school"):
-        sources += (path for path in (checkout / folder).rglob("*") if path.suffix != ".pyc")
-    sources += (checkout / "src/bertsmith").rglob("*.py")
+    for folder in ("docs", "benchmarks", "src"):
+        sources += (
+            path for path in (checkout / folder).rglob("*") if path.suffix != ".pyc" and site not in path.parents
+        )
     made = built.stat().st_mtime
-    return any(path.is_file() and path.stat().st_mtime > made for path in sources)
+    return any(path.is_file() and site not in path.parents and path.stat().st_mtime > made for path in sources)
 
 
 class _QuietHandler(SimpleHTTPRequestHandler):

@@ -134,7 +134,6 @@ def test_a_folder_for_each_class_is_read(tmp_path):
         (RELATED, "a.tsv", "query\tpositive\na\tb\nc\td\n", "\tb\n", "has an empty query"),
         (RANKINGS, "a.tsv", "query\ttext\tlabel\na\tb\t1\na\tc\t0\n", "a\td\t7\n", r"not in \[0, 1\]"),
         (TAGGED, "a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n' * 2, '{"tokens": ["a"], "tags": []}\n', "0 tags"),
-        (TAGGED, "a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n' * 2, '{"tokens": [], "tags": []}\n', "has no word"),
         (TAGGED, "a.conllu", ("1\ta\ta\tNOUN" + "\t_" * 6 + "\n\n") * 2, "1\tb\n", "2 columns; CoNLL-U has ten"),
         (TAGGED, "a.conllu", ("1\ta\ta\tNOUN" + "\t_" * 6 + "\n\n") * 2, "1\tb" + "\t_" * 8 + "\n", "has no upos"),
         (QUESTIONS, "a.jsonl", '{"question": "q", "context": "c d", "answers": []}\n' * 2,

@@ -180,3 +180,9 @@ def test_sentences_with_faults_are_left_out_where_asked(tmp_path):
     with pytest.warns(UserWarning, match="left out 1 sentences: line 3 has 1 columns"):
         found = TAGGED.read(path, ReadingOptions(faults="skip"))
     assert [sentence.words for sentence in found] == [("ada",), ("to",)]
+
+
+def test_a_row_without_a_word_is_left_out_and_counted(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": [], "tags": []}\n' * 2)
+    with pytest.warns(UserWarning, match=r"a\.jsonl: left out 2 sentence\(s\) without a word"):
+        assert len(TAGGED.read(tmp_path / "a.jsonl")) == 2

@@ -123,17 +123,20 @@ _LAYOUT = Layout(
 def _read_table(table: Table, options: ReadingOptions) -> list[TaggedWords]:
     found = find_columns(table, _LAYOUT, options)
     columns, beside = [(column, found[column.role]) for column in _LAYOUT.columns], columns_beside(table, options)
-    sentences, faults = [], Faults(options)
+    sentences, faults, empty = [], Faults(options), 0
     for row in table.rows:
         with faults.skipped():
             words, tags = (
                 column.value(row.cell(numbers, f"list of {column.role}"), options) for column, numbers in columns
             )
-            if not words:
-                raise InputError(f"{row.place} has no word")
             if len(words) != len(tags):
                 raise InputError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word has one tag")
-            sentences.append(TaggedWords(words, tags, place=row.place, **beside(row)))
+            # 没有词的句子相当于 CoNLL 文件里多出的空行
+            empty += not words
+            if words:
+                sentences.append(TaggedWords(words, tags, place=row.place, **beside(row)))
+    if empty:
+        warnings.warn(f"{table.path}: left out {empty:,} sentence(s) without a word", stacklevel=2)
     faults.tell(table.path, "sentences")
     if not sentences:
         raise InputError(f"{table.path}: holds no sentence; give a list of words and a list of tags in each row")
