@@ -232,8 +232,8 @@ def best_size(corpus: TokenCorpus, tokenizer: Tokenizer, family: str, minutes: f
 
 
 def latest_end(minutes: float) -> float:
-    """Returns the minutes in which a quickstart that was given so many has to end."""
-    return minutes + max(minutes, 1.0) / 4
+    """Returns the minutes in which a quickstart that was given so many has to end; less than one counts as one."""
+    return 1.25 * max(minutes, 1.0)
 
 
 def minutes_left(minutes: float, spent: float) -> float:
