@@ -43,7 +43,8 @@ def opening_lines(
         encoding: `auto`, or the codec that was named.
         documents: what separates documents; empty where it makes no difference.
         size: of the text, in bytes; None for about that of the files.
-        field, sheet: as in `texts_in`.
+        field: as in `texts_in`.
+        sheet: as in `texts_in`.
     """
     prose, tables = list[Source](), defaultdict[str, list[Source]](list)
     for one in sources:
