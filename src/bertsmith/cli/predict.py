@@ -302,7 +302,7 @@ def _lines_of(files: Sequence[Path], encoding: str) -> Iterator[list[str]]:
 
     from bertsmith.data.reading.lines import numbered_lines, require_file
     from bertsmith.data.reading.opening import opening_lines
-    from bertsmith.data.reading.sources import check_encoding, source_of
+    from bertsmith.data.reading.sources import check_encoding
     from bertsmith.data.reading.text import require_plain_text
 
     require_plain_text(files, "a line each")
@@ -311,7 +311,7 @@ def _lines_of(files: Sequence[Path], encoding: str) -> Iterator[list[str]]:
         for file in named:
             require_file(file)
         # 答案在标准输出：说明走标准错误
-        print(*opening_lines(named, list(map(source_of, named)), encoding), sep="\n", file=sys.stderr)
+        print(*opening_lines(named, named, encoding), sep="\n", file=sys.stderr)
     for file in files or [Path(PIPE)]:
         if file == Path(PIPE):
             yield from ([one.text for one in batch] for batch in batches([PIPE] if files else [], encoding))

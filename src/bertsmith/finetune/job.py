@@ -18,7 +18,7 @@ from bertsmith.finetune.baselines import add_baselines, check_baselines
 from bertsmith.finetune.card import DataFile, model_card
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, local_sources, name_of
 from bertsmith.finetune.further import FurtherOptions, pretrain_further
-from bertsmith.finetune.reading import READING_FILE, FilesRead, noted, say, tell_files, tell_texts
+from bertsmith.finetune.reading import READING_FILE, FilesRead, noted, tell_files, tell_texts
 from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import cross_validate, dev_of, paper_grid, search, usual_space
@@ -34,6 +34,7 @@ from bertsmith.inference.engine import InferenceConfig, Precision
 from bertsmith.inference.linear import WORDS_FILE, Part
 from bertsmith.kernels.layers import on_device
 from bertsmith.model import ModelConfig
+from bertsmith.reporting.progress import say
 from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.tracking import Outcome, RunListener, StartedRun, TrackingOptions

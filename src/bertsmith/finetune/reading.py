@@ -12,13 +12,14 @@ from typing import Any
 from rich.console import Console
 
 from bertsmith.data.reading.opening import opening_lines
-from bertsmith.data.reading.sources import find_text_files, source_of, text_endings
+from bertsmith.data.reading.sources import find_text_files, text_endings
 from bertsmith.data.reading.text import corpus_documents
 from bertsmith.errors import RunFolderError
 from bertsmith.files import read_json
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, by_name
 from bertsmith.finetune.datasets.columns import ColumnsFound
 from bertsmith.finetune.look import Look, look_at, notes_of
+from bertsmith.reporting.progress import say
 from bertsmith.tokenizer import Tokenizer
 
 READING_FILE = "reading.json"
@@ -103,11 +104,5 @@ def tell_texts(paths: Sequence[str | Path], encoding: str, console: Console | No
     if console is not None:
         files = find_text_files(paths, text_endings())
         rule, _ = corpus_documents(files, encoding=encoding)
-        for line in opening_lines(paths, [source_of(file) for file in files], encoding, rule):
+        for line in opening_lines(paths, files, encoding, rule):
             say(line, console)
-
-
-def say(line: str, console: Console | None) -> None:
-    """Prints a line as it is, whatever it holds; nothing without a console."""
-    if console is not None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)

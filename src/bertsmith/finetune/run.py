@@ -47,6 +47,7 @@ from bertsmith.model.folder import fingerprint_weights
 from bertsmith.model.peft import add_adapter, merge_adapter
 from bertsmith.model.surgery import freeze
 from bertsmith.objectives import RunningAverages
+from bertsmith.reporting.progress import say
 from bertsmith.seeding import generator, torch_seed
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.monitor import MetricsLog, StepProgress, StopRequest, TrainingStopped, stop_requests
@@ -235,7 +236,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         if not encoded:
             raise InputError("no example of the training file can be learned from")
         for line in leaks(train, {"dev": dev, "test": test or ()}):
-            self.console.print(f"warning: {line}", highlight=False, markup=False, soft_wrap=True)
+            say(f"warning: {line}", self.console)
         encoded = self.task.add_targets(encoded, train, self.inference)
         self.steps_per_epoch = len(self._batches(encoded, 0))
         self.trainer = self._trainer()
@@ -285,7 +286,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         model = self.task.build(self.start_folder, self.settings)
         reason = self.task.fresh_because(self.start_folder, self.settings)
         told = f"the head of {self.start_folder} " + (f"starts afresh: {reason}" if reason else "is kept")
-        self.console.print(told, highlight=False, markup=False, soft_wrap=True)
+        say(told, self.console)
         # 学会的头被丢掉时，不看进度的人也要知道
         if reason.startswith(LOST):
             warnings.warn(told, stacklevel=2)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.data.reading.opening import opening_lines
-from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding, source_of
+from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding
 from bertsmith.data.reading.text import require_plain_text
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, read_json, require_utf8_names, working_in, write_json
@@ -126,7 +126,7 @@ def embed_files(
     # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
     with working_in(parts, _REQUEST):
         if on_note is not None:
-            for line in opening_lines(files, [source_of(Path(file)) for file in files], settings.encoding):
+            for line in opening_lines(files, list(map(Path, files)), settings.encoding):
                 on_note(line)
         todo, precision, width = _planned(parts, files, folder, noted, probe, engine, count)
         lines = sum(file.lines for file in todo)

@@ -24,13 +24,12 @@ from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule, read_text
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.files import claim_folder, working_in, write_json
+from bertsmith.files import claim_folder, working_in
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import copy_sentence_files
 from bertsmith.journeys.source import (
     DOCUMENTS_HELP,
     ENCODING_HELP,
-    READ,
     WORK,
     counted,
     own_text,
@@ -162,7 +161,7 @@ def _adapted(
 
     console.print("[bold]2 · token shards[/bold]")
     corpus = shards_of(source, larger, out / "corpus")
-    write_json(out / READ, source.read(out / "corpus"))
+    source.keep_read(out)
     console.print(f"    {counted(corpus)}")
 
     console.print("[bold]3 · continued pre-training[/bold]")

@@ -22,7 +22,6 @@ from rich.table import Column, Table
 
 from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.opening import opening_lines
-from bertsmith.data.reading.sources import source_of
 from bertsmith.data.reading.text import read_text
 from bertsmith.errors import ConfigError
 from bertsmith.files import claim_folder, working_in, write_json
@@ -49,6 +48,7 @@ from bertsmith.model import (
 )
 from bertsmith.model.folder import StoredAs, fingerprint_weights
 from bertsmith.model.surgery import head_importance
+from bertsmith.reporting.progress import say
 from bertsmith.seeding import generator
 from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
@@ -150,9 +150,8 @@ def _compressed(
     # 先认领再测量：有内容的文件夹，不等几分钟才拒绝
     claim_folder(out, "compress.json", whole)
     files = readable_files(options.vocabulary, reading.encoding) if options.vocabulary else []
-    if console is not None and files:
-        for line in opening_lines(options.vocabulary, list(map(source_of, files)), reading.encoding):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in opening_lines(options.vocabulary, files, reading.encoding) if files and console else ():
+        say(line, console)
     work = _Work(source, dev, reading, console)
     if options.layers:
         keep_layers(work.model, layers_written(options.layers))

@@ -19,13 +19,12 @@ from rich.markup import escape
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError
-from bertsmith.files import claim_folder, working_in, write_json
+from bertsmith.files import claim_folder, working_in
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import read_sentence_folder, write_sentence_folder
 from bertsmith.journeys.source import (
     DOCUMENTS_HELP,
     ENCODING_HELP,
-    READ,
     WORK,
     counted,
     own_text,
@@ -140,7 +139,7 @@ def _distilled(
     console.print("[bold]1 · token shards[/bold]")
     recipe = _recipe(teacher, out, options)
     corpus = shards_of(source, tokenizer, out / "corpus")
-    write_json(out / READ, source.read(out / "corpus"))
+    source.keep_read(out)
     console.print(f"    {counted(corpus)}")
     console.print("[bold]2 · training the student[/bold]")
     result = pretrain(out, corpus, tokenizer, recipe, console=console, device=best_device())

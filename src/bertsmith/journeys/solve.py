@@ -78,6 +78,7 @@ from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.objectives import objective_named
+from bertsmith.reporting.progress import say
 from bertsmith.retrieval.dense import USUAL_WEIGHT
 from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.seeding import generator
@@ -366,7 +367,7 @@ class _Job:
         # 分折时，留出的行本来就是训练文件的行
         held = {} if self.folds else {"dev": self.dev}
         for line in leaks(self.train, {**held, "test": self.test or ()}):
-            self.console.print(f"warning: {line}", highlight=False, markup=False, soft_wrap=True)
+            say(f"warning: {line}", self.console)
         self._do("majority", self._majority)
         self._do("words", self._words)
         for called, model in self.models.items():
@@ -439,7 +440,7 @@ class _Job:
 
     def _tell(self, found: Try) -> None:
         cells = cells_of(found, self.task.metric)
-        self.console.print(" · ".join(cell for cell in cells if cell), highlight=False, markup=False, soft_wrap=True)
+        say(" · ".join(cell for cell in cells if cell), self.console)
 
     def _scored(self, name: str, pipeline: Any, outputs: Tensor, **more: Any) -> Try:
         task = self.task.decided(pipeline, outputs, self.dev)
@@ -749,7 +750,7 @@ class _Job:
             return ()
         curve = label_curve(self.task, self.train, self.dev, words.score, self.options.seed, self.folds)
         if curve:
-            self.console.print(in_a_sentence(curve, self.task.metric), highlight=False, markup=False, soft_wrap=True)
+            say(in_a_sentence(curve, self.task.metric), self.console)
         return curve
 
     def _page(self, solved: Solved, source: str, read: FilesRead) -> str:

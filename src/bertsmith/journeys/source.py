@@ -22,7 +22,7 @@ from bertsmith.data.corpus.statistics import remarks_on
 from bertsmith.data.reading.documents import readable_files, text_bytes
 from bertsmith.data.reading.opening import opening_lines
 from bertsmith.data.reading.records import FileNames, require_file_names
-from bertsmith.data.reading.sources import few_names, source_of
+from bertsmith.data.reading.sources import few_names
 from bertsmith.data.reading.text import (
     LEAST_TEXTS,
     DocumentRule,
@@ -33,10 +33,11 @@ from bertsmith.data.reading.text import (
     require_plain_text,
 )
 from bertsmith.errors import RunFolderError
-from bertsmith.files import read_json
+from bertsmith.files import read_json, write_json
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.reading import noted
 from bertsmith.finetune.report import what_was_read
+from bertsmith.reporting.progress import say
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
 from bertsmith.tokenizer.learn import AlphabetError
 from bertsmith.train.report import write_run_report
@@ -82,19 +83,21 @@ class TextSource:
     @cached_property
     def opening(self) -> list[str]:
         """What was understood of it, a line each."""
-        files = list(map(source_of, self.files))
-        return opening_lines([self.name], files, self.encoding, self.documents, size=self.bytes)
+        return opening_lines([self.name], self.files, self.encoding, self.documents, size=self.bytes)
 
     def tell(self, console: Console | None, indent: str = "") -> None:
         """Says what was understood of it; nothing where there is no console."""
-        if console is not None:
-            for line in self.opening:
-                console.print(f"{indent}{line}", highlight=False, markup=False, soft_wrap=True)
+        for line in self.opening if console is not None else ():
+            say(f"{indent}{line}", console)
 
     def read(self, shards: Path) -> list[tuple[str, str]]:
         """What was understood of it, and what its token shards lost of it: lines, each with its part."""
         lost = remarks_on(read_statistics(shards)) if self.warns else []
         return [*(("text", line) for line in self.opening), *(("note", note) for note in (*self.notes, *lost))]
+
+    def keep_read(self, run: Path) -> None:
+        """Keeps for the report of a run what `read` says of the text and of the shards in its folder."""
+        write_json(run / READ, self.read(run / "corpus"))
 
     @cached_property
     def bytes(self) -> int:

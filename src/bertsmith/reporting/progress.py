@@ -13,6 +13,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def say(line: str, console: Console | None) -> None:
+    """Prints a line as it is, whatever it holds; nothing without a console."""
+    if console is not None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 @dataclass(frozen=True)
 class _Stage:
     """One bar, and where and when its work began."""
@@ -49,7 +55,7 @@ class LiveProgress:
 
     def note(self, line: str) -> None:
         """Shows a line above the bars."""
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line, self._console)
 
     def begin(self, stage: str, *, done: int = 0, total: int | None = None) -> None:
         """Opens a stage of which `done` was done before, by an earlier start."""

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.data.reading.documents import PASSING, without_unreadable
-from bertsmith.data.reading.sources import left_out, source_of, text_endings
+from bertsmith.data.reading.sources import left_out, text_endings
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import (
     atomic_path,
@@ -177,7 +177,7 @@ def build_index(
             from bertsmith.data.reading.opening import opening_lines
 
             files = [path for path in map(Path(folder).joinpath, digests) if str(path) not in faults]
-            for line in opening_lines([folder], list(map(source_of, files)), settings.encoding, "file"):
+            for line in opening_lines([folder], files, settings.encoding, "file"):
                 on_note(line)
         if new and (note := left_out([folder], text_endings(), faults, missing)):
             warnings.warn(note, stacklevel=2)

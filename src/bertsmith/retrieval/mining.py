@@ -24,7 +24,6 @@ from rich.console import Console
 
 from bertsmith.data.reading.lines import numbered_lines, require_file
 from bertsmith.data.reading.opening import opening_lines
-from bertsmith.data.reading.sources import source_of
 from bertsmith.data.reading.text import require_plain_text
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import atomic_path, require_other_file
@@ -41,6 +40,7 @@ from bertsmith.finetune.reading import tell_files
 from bertsmith.inference.embed import Embed, similarities
 from bertsmith.inference.engine import Precision
 from bertsmith.kernels.layers import on_device
+from bertsmith.reporting.progress import say
 from bertsmith.retrieval.dense import best
 from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.retrieval.stored import scaled
@@ -177,9 +177,8 @@ def near_duplicates(
     require_other_file(out, texts)
     require_plain_text([texts], "a line each")
     require_file(texts)
-    if console is not None:
-        for opening in opening_lines([texts], [source_of(texts)], encoding):
-            console.print(opening, highlight=False, markup=False, soft_wrap=True)
+    for opening in opening_lines([texts], [texts], encoding) if console is not None else ():
+        say(opening, console)
     lines = [(number, line) for number, line in numbered_lines(texts, encoding) if line.strip()]
     if len(lines) < 2:
         raise InputError(f"{texts}: holds {len(lines)} texts; two are needed to be alike")

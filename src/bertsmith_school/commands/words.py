@@ -124,7 +124,6 @@ def seq2seq(
     """Train an encoder and a decoder to turn one text into another: the whole Transformer, for comparison."""
     from bertsmith.data.reading.documents import readable_files
     from bertsmith.data.reading.opening import encodings_of, opening_lines
-    from bertsmith.data.reading.sources import source_of
     from bertsmith.data.reading.text import corpus_documents, read_documents
     from bertsmith.errors import ConfigError
     from bertsmith.settings import built
@@ -145,7 +144,7 @@ def seq2seq(
     elif text:
         files = readable_files(text)
         rule, _ = corpus_documents(files)
-        print(*opening_lines(text, list(map(source_of, files)), documents=rule), sep="\n")
+        print(*opening_lines(text, files, documents=rule), sep="\n")
         texts = [sentence for document in read_documents(files, documents=rule) for sentence in document.sentences]
     else:
         assert village is not None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from bertsmith.data.reading.sources import Source, Span, detect_encoding, few_names, is_prose, is_url
+from bertsmith.data.reading.sources import Source, Span, detect_encoding, few_names, is_prose, is_url, source_of
 from bertsmith.data.reading.tables import columns_in_a_line, described, ending_of, kind_of, open_table
 from bertsmith.errors import InputError
 from bertsmith.files import printable
@@ -28,7 +28,7 @@ _LATER = "encoding found when read"
 
 def opening_lines(
     paths: Sequence[str | Path],
-    sources: Sequence[Source],
+    files: Sequence[Source | Path],
     encoding: str = "auto",
     documents: str = "",
     *,
@@ -39,13 +39,14 @@ def opening_lines(
     """Returns what was understood of texts: their kinds, size, encodings and documents; then how tables are read.
 
     Args:
-        paths: what was named, of which `sources` are the files.
+        paths: what was named, of which these are the `files`.
         encoding: `auto`, or the codec that was named.
         documents: what separates documents; empty where it makes no difference.
         size: of the text, in bytes; None for about that of the files.
         field: as in `texts_in`.
         sheet: as in `texts_in`.
     """
+    sources = [source_of(one) if isinstance(one, Path) else one for one in files]
     prose, tables = list[Source](), defaultdict[str, list[Source]](list)
     for one in sources:
         (prose if one.kind in ("text", "document") else tables[ending_of(Path(one.name))]).append(one)
