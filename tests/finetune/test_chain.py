@@ -10,8 +10,8 @@ from bertsmith.errors import InputError
 from bertsmith.finetune import chain as module
 from bertsmith.finetune.chain import train_chain
 from bertsmith.finetune.datasets.tagged import TaggedWords
-from bertsmith.finetune.parts import majority
 from bertsmith.finetune.tasks.tag import TaggingTask
+from bertsmith.finetune.words import majority
 from bertsmith.inference.chain import looks
 
 WORDS = ("walks", "Walking", "man", "men", "3", "3,5", "Ada", "the")

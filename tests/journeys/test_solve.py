@@ -94,8 +94,12 @@ def test_the_report_shows_what_was_read(tmp_path):
     path = tmp_path / "r.csv"
     rows = [f"{number},{row['text']},{row['label']}\n" for number, row in enumerate(rows_of(80, 0))]
     path.write_text("no,Review Text,Verdict\n" + "".join(rows) + "80,an unlabelled review,\n")
-    with pytest.warns(UserWarning, match="left out 1 rows: line 82 has an empty label"):
-        found = bertsmith.solve(path, tmp_path / "out", faults="skip")
+    said = Console(file=StringIO(), width=200)
+    with pytest.warns(UserWarning, match="left out 1 rows: line 82 has an empty label") as caught:
+        found = bertsmith.solve(path, tmp_path / "out", faults="skip", console=said)
+    # 屏幕上已经说了用哪几列：警告不再说一遍
+    assert said.file.getvalue().count("Review Text") == 1
+    assert not [one for one in caught if "Review Text" in str(one.message)]
     first, second = found.report.read_text().split("<h2>")[1:3]
     assert first.startswith("What was read</h2>")
     assert second.startswith("What was tried</h2>")

@@ -18,10 +18,9 @@ from rich.console import Console
 from bertsmith.errors import RunFolderError
 from bertsmith.files import locked, read_json, write_json
 from bertsmith.finetune.datasets.tagged import TaggedWords
-from bertsmith.finetune.parts import majority
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation, Task
-from bertsmith.finetune.words import train_words
+from bertsmith.finetune.words import majority, train_words
 from bertsmith.inference.engine import DEFAULT
 from bertsmith.inference.tag import WordTags
 

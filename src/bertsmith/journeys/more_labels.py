@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_path
 from bertsmith.finetune.datasets import ReadingOptions
-from bertsmith.finetune.parts import train_linear
 from bertsmith.finetune.predict import Predictor
 from bertsmith.finetune.tasks.task import AdditiveTask, Record
+from bertsmith.finetune.words import train_linear
 from bertsmith.inference.engine import DEFAULT
 from bertsmith.inference.words import counted
 from bertsmith.seeding import generator

@@ -1,7 +1,7 @@
 """The best answer for labels: simple and costly methods tried in the order of cost, then the best two together.
 
     majority    the commonest class, or the mean
-    words       a linear model over n-grams, or a chain over tags (`finetune.parts`): seconds
+    words       a linear model over n-grams, or a chain over tags (`finetune.words`): seconds
     frozen      a linear model over frozen states of each given encoder (Devlin et al. 2019, §5.3): one pass over texts
     fine-tuned  the encoder whose features did best; and one that learned from the text: the same encoder adapted to it
                 where it is of use, else one from nothing
@@ -47,7 +47,6 @@ from bertsmith.finetune.job import SPLIT_FILE, usual_rate
 from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
 from bertsmith.finetune.linear import in_order
 from bertsmith.finetune.look import Look, read_likely
-from bertsmith.finetune.parts import majority, train_linear
 from bertsmith.finetune.reading import FilesRead, noted, tell_files
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -58,7 +57,7 @@ from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.finetune.tasks.embed_kinds import to_learn
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.task import AdditiveTask, OutputsTask, Task, fingerprints, leaks
-from bertsmith.finetune.words import CHANCE, mix_of, train_states, train_words
+from bertsmith.finetune.words import CHANCE, majority, mix_of, train_linear, train_states, train_words
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import REGRESSION, sequence_rows
@@ -206,9 +205,9 @@ def solve(
     sources = {name: list(one) if isinstance(one, Iterator) else one for name, one in named.items() if one is not None}
     with on_device(device), working_in(folder, "tries.json", "parts/*"):
         asked = built(ReadingOptions, reading)
-        console = console or Console(quiet=True)
         notes = list[str]()
-        with local_sources(sources) as local, noted(notes, local.values()):
+        with local_sources(sources) as local, noted(notes, local.values(), console):
+            console = console or Console(quiet=True)
             task, parts, split, folds, looks = _read(local, asked, options, given, console, bool(text or models))
         if unlabelled is not None:
             if task.name not in SUGGESTED:
