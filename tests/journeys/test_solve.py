@@ -599,6 +599,21 @@ def test_texts_without_spaces_get_pieces_longer_than_a_character(tmp_path, monke
     assert asked == [("unigram", journey.CHINESE_PIECES), (None, None)]
 
 
+def test_few_rows_are_fine_tuned_on_where_an_encoder_is_of_use(tmp_path, encoder, monkeypatch):
+    """Tags of ten sentences; classes of a hundred rows, or of fewer where the head knows them; answers of many."""
+    monkeypatch.setattr(journey, "STEPS", 8)
+    tuned = bertsmith.finetune("classify", encoder, tmp_path / "tuned", train=rows_of(120, 3), epochs=1).model_folder
+    for name, task, rows, start, is_tried in (
+        ("tags", "tag", tagged_rows(12, 0), encoder, True),
+        ("classes", "classify", rows_of(60, 0), encoder, False),
+        ("known", "classify", rows_of(60, 0), tuned, True),
+        ("answers", "answer", asked_rows(120, 0), encoder, False),
+    ):
+        found = bertsmith.solve(rows, tmp_path / name, task=task, model=start, minutes=5.0)
+        (note,) = (one.note for one in found.details.tries if one.name.startswith("fine-tuned"))
+        assert note.endswith("rows are too few for it") != is_tried, (name, note)
+
+
 def test_the_worse_features_are_not_fine_tuned(tmp_path, encoder, monkeypatch):
     monkeypatch.setattr(journey, "mix_of", lambda _p, outputs, *_: ((1.0, 0.0, 0.0), float(outputs.std())))
     other = tmp_path / "other"

@@ -96,8 +96,6 @@ STEPS = 1200
 FEW = 500
 """Rows below which parts of the training file are held out in turn."""
 FOLDS, FEWEST = 5, 4
-LEAST_TUNED = 100
-"""Rows below which an encoder is not fine-tuned: six runs for less than frozen features give."""
 MOST_STATES = 250_000_000
 """Numbers of frozen states in memory at once: 1 GB."""
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
@@ -526,13 +524,15 @@ class _Job:
         self.starts.setdefault(name, (start, frozen))
 
         def work(path: Path) -> Try:
-            if self.folds and len(self.train) < LEAST_TUNED:
-                return Try(name, note=f"not tried: {len(self.train)} rows are too few for it")
             settings = FineTuningSettings(
                 batch_size=self.task.spec.batch_size,
                 learning_rate=usual_rate(self.task.name, start, None),
                 seed=seed or self.options.seed,
             )
+            few = self.folds and len(self.train) < self.task.least_tuned
+            # 已经学过这些标签的编码器，例子再少也值得试
+            if few and self.task.fresh_because(model_folder(start), settings):
+                return Try(name, note=f"not tried: {len(self.train)} rows are too few for it")
             plan = self.notes.plans.get(name)
             if plan is None:
                 plan = self._plan(start, settings)

@@ -97,6 +97,7 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
     )
     metric: ClassVar[str] = "f1"
     problem: ClassVar[str] = SPANS
+    least_tuned: ClassVar[int] = 500
 
     @classmethod
     def learned_from(cls, train: Sequence[QuestionExample], options: AnsweringOptions) -> AnsweringTask:

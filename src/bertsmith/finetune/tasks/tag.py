@@ -85,6 +85,8 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
     scheme: str = field(default="", kw_only=True)
     outside: float = field(default=0.0, kw_only=True)
 
+    # 每个词都是一个例子
+    least_tuned: ClassVar[int] = 10
     spec: ClassVar = TaskSpec(
         "tag",
         ("tagging: a tag for every word", "标注：每个词一个标签"),

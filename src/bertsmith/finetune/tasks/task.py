@@ -222,6 +222,8 @@ class Task(Checked, ABC, Generic[ExampleT, PredictionT]):
     spec: ClassVar[TaskSpec]
     has_folds: ClassVar[bool] = True
     """Whether predictions for the parts of a file, by several models, can be scored together."""
+    least_tuned: ClassVar[int] = 100
+    """Examples below which an encoder with a fresh head does no better than other methods; `solve` leaves it out."""
     obeys_folder: ClassVar[bool] = False
     """Whether texts are read as the folder that a run starts from says: how much of them, and after which prompts."""
 
