@@ -267,6 +267,16 @@ def test_tags_of_a_file_are_solved_by_words(tmp_path):
     assert [(one.type, one.text) for one in pipeline("meet Zoe")] == [("PER", "Zoe")]
 
 
+def test_a_part_alone_decides_as_the_answer_does(tmp_path, monkeypatch):
+    """The odds against O that held-out rows chose are kept with the part, whose score they are of."""
+    monkeypatch.setattr("bertsmith.finetune.tasks.tag.OUTSIDES", (2.0,))
+    rows = [{"words": ["meet", f"N{number}"], "tags": ["O", "B-PER"]} for number in range(40)]
+    found = bertsmith.solve(rows[:30], tmp_path / "out", dev=rows[30:])
+    tries = {one.name: one.score for one in found.details.tries}
+    assert json.loads((tmp_path / "out/parts/words/task.json").read_text())["outside"] == 2.0
+    assert bertsmith.evaluate(tmp_path / "out/parts/words", rows[30:]).metrics["f1"] == tries["words"]
+
+
 def test_tags_of_both_parts_are_added_up(encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
     rows = tagged_rows(120, 0)
