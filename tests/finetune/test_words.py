@@ -18,7 +18,7 @@ from bertsmith.errors import CheckpointError
 from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.tasks.classify import ClassificationTask, MultiLabelTask
 from bertsmith.finetune.tasks.regress import RegressionTask
-from bertsmith.finetune.words import _losses, mix_of, train_words
+from bertsmith.finetune.words import _losses, is_beyond_chance, mix_of, train_words
 from bertsmith.inference.classify import MULTI, REGRESSION, SINGLE
 from bertsmith.inference.linear import FORMAT, WORDS_FILE, read_words
 from bertsmith.inference.words import CHOICES, Words, ngrams
@@ -162,7 +162,9 @@ def test_the_weights_of_two_parts_are_those_of_a_grid():
     truth = draws.integers(0, 2, 300)
     encoder, words = (factor * (truth - 0.5) + draws.normal(size=300) for factor in (2.0, 1.0))
     logits = [torch.tensor(np.stack([np.zeros(300), odds], 1)) for odds in (encoder, words)]
-    found, _ = mix_of(SINGLE, logits[0], logits[1], truth.tolist())
+    found, losses = mix_of(SINGLE, logits[0], logits[1], truth.tolist())
+    odds = np.where(truth, 1, -1) * (found[0] * encoder + found[1] * words)
+    assert losses == pytest.approx(np.log1p(np.exp(-odds)))
     assert found[:2] == pytest.approx(grid_of(encoder, words, truth), abs=0.02)
     assert found[2] == 0.0
     labels, _ = mix_of(MULTI, torch.tensor(encoder)[:, None], torch.tensor(words)[:, None], truth[:, None].tolist())
@@ -174,7 +176,8 @@ def test_the_weights_for_numbers_are_least_squares():
     truth = 7 + draws.normal(size=200)
     parts = [truth + draws.normal(size=200), 3 * truth + draws.normal(size=200)]
     first, second = (torch.tensor(part)[:, None] for part in parts)
-    found, _ = mix_of(REGRESSION, first, second, truth.tolist())
+    found, losses = mix_of(REGRESSION, first, second, truth.tolist())
+    assert losses == pytest.approx((found[0] * parts[0] + found[1] * parts[1] + found[2] - truth) ** 2)
     expected, *_ = np.linalg.lstsq(np.stack([*parts, np.ones(200)], 1), truth, rcond=None)
     assert found == pytest.approx(tuple(expected), rel=1e-5)
 
@@ -189,6 +192,17 @@ def test_a_part_that_adds_nothing_stays_out():
     assert mix_of(SINGLE, knows, guesses, truth.tolist())[0] == (1.0, 0.0, 0.0)
     # 两部分一样好：只留便宜的词
     assert mix_of(SINGLE, knows, knows, truth.tolist())[0] == (0.0, 1.0, 0.0)
+
+
+def test_losses_are_smaller_by_more_than_chance():
+    """By hand: gains of mean 1 and deviation 2 over 9 and over 16 examples are 1.5 and 2 standard errors."""
+    for count, told in ((9, False), (16, True)):
+        gains = 1 + 2 * np.array([-1.0, 1.0] * (count // 2) + [0.0] * (count % 2)) * math.sqrt(
+            count / (count - count % 2)
+        )
+        assert gains.std() == pytest.approx(2)
+        assert is_beyond_chance(np.zeros(count), gains) is told
+        assert not is_beyond_chance(gains, np.zeros(count))
 
 
 def test_the_loss_of_choices_is_that_of_a_softmax_over_each_question():

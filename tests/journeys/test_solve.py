@@ -236,10 +236,11 @@ def test_every_shape_is_solved_beside_an_encoder(task, encoder, tmp_path):
 
 def test_both_parts_are_kept_where_both_are_asked_for(encoder, tmp_path, monkeypatch):
     """Whatever the encoder says, the folder gives the sum that dev asked for."""
-    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
+    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), np.ones(1)))
     rows = rows_of(300, 0)
     found = bertsmith.solve(rows[:200], tmp_path / "out", dev=rows[200:], model=[encoder], minutes=5.0)
-    assert found.details.answer.startswith("words + ")
+    # dev 分不出高下：要微调过的，不要冻结的特征
+    assert found.details.answer.startswith("words + fine-tuned encoder")
     texts = [row["text"] for row in rows[200:]]
     kept = found.model_folder
     whole, words, alone = (load_pipeline("classify", kept, only=only) for only in (None, "words", "encoder"))
@@ -278,7 +279,7 @@ def test_a_part_alone_decides_as_the_answer_does(tmp_path, monkeypatch):
 
 
 def test_tags_of_both_parts_are_added_up(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
+    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), np.ones(1)))
     rows = tagged_rows(120, 0)
     found = bertsmith.solve(rows[:80], tmp_path / "out", dev=rows[80:], model=[encoder], minutes=5.0)
     words = [row["words"] for row in rows[80:]]
@@ -312,7 +313,7 @@ def asked_rows(count, seed):
 
 
 def test_answers_of_a_file_are_solved_by_words_and_an_encoder(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
+    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), np.ones(1)))
     monkeypatch.setattr(journey, "STEPS", 8)
     file, held = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
     rows = asked_rows(110, 0)
@@ -357,7 +358,7 @@ def ranking_rows(count, seed):
 
 @pytest.mark.parametrize(("task", "rows", "count"), [("choose", choice_rows, 110), ("rank", ranking_rows, 60)])
 def test_choices_and_rankings_are_solved_by_words_and_an_encoder(task, rows, count, encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
+    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), np.ones(1)))
     monkeypatch.setattr(journey, "STEPS", 8)
     file, held = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
     for path, some in ((file, rows(count, 0)), (held, rows(40, 1))):
@@ -538,7 +539,9 @@ def test_an_encoder_that_is_of_use_is_adapted_to_the_text(encoder, tmp_path, mon
     # 有用的编码器接着学；分数定成微调的更好，答案就是适应过的那个
     rank = {"frozen encoder": 3.0, "fine-tuned encoder": 2.0, "fine-tuned encoder adapted": 1.0}
     monkeypatch.setattr(
-        journey._Job, "_mixes", lambda _, names: {name: ((1.0, 1.0, 0.0), rank.get(name, 9.0)) for name in names}
+        journey._Job,
+        "_mixes",
+        lambda _, names: {name: ((1.0, 1.0, 0.0), np.array([rank.get(name, 9.0)])) for name in names},
     )
     rows, adapted = rows_of(120, 0), "fine-tuned encoder adapted"
     given = {"dev": rows[80:], "model": encoder, "text": _text(tmp_path), "minutes": 5.0}
@@ -567,7 +570,7 @@ def test_one_from_nothing_stands_in_for_an_encoder_that_is_of_no_use_or_cannot_a
     rows, tried = rows_of(120, 0), []
     given = {"dev": rows[80:], "model": encoder, "text": _text(tmp_path), "minutes": 5.0}
     for weight in (0.0, 1.0):
-        mix = ((weight, 1.0, 0.0), 1.0)
+        mix = ((weight, 1.0, 0.0), np.ones(1))
         monkeypatch.setattr(journey._Job, "_mixes", lambda _, names, mix=mix: dict.fromkeys(names, mix))
         found = bertsmith.solve(rows[:80], tmp_path / f"{weight:g}", **given)
         tried.append([one.name for one in found.details.tries if one.note == "did not run: it cannot"])
@@ -578,7 +581,9 @@ def test_time_that_is_left_goes_to_other_seeds_of_the_best_encoder(encoder, tmp_
     # 第二个种子更好：答案就是它；时间不够一次训练时不换种子
     best = {"fine-tuned encoder": 2.0, "fine-tuned encoder, seed 1": 3.0, "fine-tuned encoder, seed 2": 1.0}
     monkeypatch.setattr(
-        journey._Job, "_mixes", lambda _, names: {name: ((1.0, 1.0, 0.0), best.get(name, 9.0)) for name in names}
+        journey._Job,
+        "_mixes",
+        lambda _, names: {name: ((1.0, 1.0, 0.0), np.array([best.get(name, 9.0)])) for name in names},
     )
     rows = rows_of(120, 0)
     found = bertsmith.solve(rows[:80], tmp_path / "out", dev=rows[80:], model=encoder, minutes=5.0)
@@ -625,7 +630,7 @@ def test_few_rows_are_fine_tuned_on_where_an_encoder_is_of_use(tmp_path, encoder
 
 
 def test_the_worse_features_are_not_fine_tuned(tmp_path, encoder, monkeypatch):
-    monkeypatch.setattr(journey, "mix_of", lambda _p, outputs, *_: ((1.0, 0.0, 0.0), float(outputs.std())))
+    monkeypatch.setattr(journey, "mix_of", lambda _p, outputs, *_: ((1.0, 0.0, 0.0), outputs.std()[None].numpy()))
     other = tmp_path / "other"
     other.mkdir()
     for path in encoder.iterdir():

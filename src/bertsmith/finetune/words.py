@@ -34,6 +34,8 @@ from bertsmith.inference.words import CHOICES, PART, SIMILARITIES, StatesLayer, 
 
 CHANCE = 1.92
 """Half the 95 % quantile of chi squared with one degree of freedom."""
+ONE_SIDED = 1.645
+"""Standard errors by which chance lifts a mean in 5 of 100 cases."""
 
 
 def train_linear(
@@ -237,7 +239,7 @@ def _losses(problem: str, scores: Floats, target: Floats) -> tuple[Floats, Float
 
 def mix_of(
     problem: str, encoder: Tensor, words: Tensor, target: Sequence[Any], slack: float = CHANCE
-) -> tuple[tuple[float, float, float], float]:
+) -> tuple[tuple[float, float, float], Floats]:
     """Fits by what the outputs of an encoder and of words are multiplied, and for numbers what is added.
 
     A part that the likelihood of these examples does not ask for gets 0; where one part is enough, words are taken,
@@ -250,23 +252,29 @@ def mix_of(
         slack: nats; negative where the examples are too few to tell, and an encoder knows more beforehand.
 
     Returns:
-        For the encoder, for words, and what is added, all 0 or positive but the last; and the least -log likelihood of
-        the examples with them, in nats.
+        For the encoder, for words, and what is added, all 0 or positive but the last; and the losses [N] of the
+        examples with them: -log likelihoods in nats (of answers their sum alone), or squared errors of numbers.
     """
     parts = [one.double().numpy() for one in (encoder, words)]
     truth = np.asarray(target, dtype=np.float64)
     ours, theirs, both = (_weighed(problem, some, truth) for some in (parts[:1], parts[1:], parts))
     if theirs[0] - both[0] < CHANCE and theirs[0] <= ours[0] + slack:
         # 只用词：权重回到 1，温度留给校准
-        return (0.0, 1.0, 0.0), theirs[0]
+        return (0.0, 1.0, 0.0), theirs[2]
     if ours[0] - both[0] < CHANCE:
-        return (1.0, 0.0, 0.0), ours[0]
+        return (1.0, 0.0, 0.0), ours[2]
     first, second, offset = both[1]
-    return (first, second, offset), both[0]
+    return (first, second, offset), both[2]
 
 
-def _weighed(problem: str, parts: Sequence[Floats], truth: Floats) -> tuple[float, tuple[float, ...]]:
-    """Returns the least -log likelihood, in nats, and the parts' weights, an offset last; errors count as normal."""
+def is_beyond_chance(ours: Floats, theirs: Floats) -> bool:
+    """Tells whether losses [N] are smaller than others [N] of the same examples by more than chance, in 95 of 100."""
+    gains = np.atleast_1d(theirs) - np.atleast_1d(ours)
+    return bool(gains.sum() > ONE_SIDED * gains.std() * math.sqrt(len(gains)))
+
+
+def _weighed(problem: str, parts: Sequence[Floats], truth: Floats) -> tuple[float, tuple[float, ...], Floats]:
+    """Returns the least -log likelihood, the parts' weights, an offset last, and losses; errors count as normal."""
     from scipy.optimize import minimize, nnls
 
     if problem == REGRESSION:
@@ -274,13 +282,17 @@ def _weighed(problem: str, parts: Sequence[Floats], truth: Floats) -> tuple[floa
         columns = np.concatenate([part - mean for part, mean in zip(parts, means, strict=True)], axis=1)
         weights, distance = nnls(columns, truth - truth.mean())
         offset = float(truth.mean() - np.dot(weights, means))
-        return 0.5 * len(truth) * math.log(max(distance**2 / len(truth), 1e-12)), (*map(float, weights), offset)
+        likelihood = 0.5 * len(truth) * math.log(max(distance**2 / len(truth), 1e-12))
+        return likelihood, (*map(float, weights), offset), np.square(columns @ weights - truth + truth.mean())
+
+    def losses(weights: Floats) -> tuple[Floats, Floats]:
+        outputs = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+        return _losses(problem, np.asarray(outputs), truth)
 
     def loss(weights: Floats) -> tuple[float, Floats]:
-        outputs = sum(weight * part for weight, part in zip(weights, parts, strict=True))
-        losses, slopes = _losses(problem, np.asarray(outputs), truth)
-        return float(losses.sum()), np.array([(slopes * part).sum() for part in parts])
+        found, slopes = losses(weights)
+        return float(found.sum()), np.array([(slopes * part).sum() for part in parts])
 
     start, bounds = np.full(len(parts), 1 / len(parts)), [(0.0, 20.0)] * len(parts)
     found: Any = minimize(loss, start, method="L-BFGS-B", jac=True, bounds=bounds)
-    return float(found.fun), (*map(float, found.x), 0.0)
+    return float(found.fun), (*map(float, found.x), 0.0), losses(found.x)[0]

@@ -45,7 +45,7 @@ from bertsmith.finetune.datasets.related import RelatedTexts
 from bertsmith.finetune.datasets.texts import ScoredText
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
 from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
-from bertsmith.finetune.linear import in_order
+from bertsmith.finetune.linear import Floats, in_order
 from bertsmith.finetune.look import Look, read_likely
 from bertsmith.finetune.reading import FilesRead, noted, tell_files
 from bertsmith.finetune.run import digest_of, fine_tune
@@ -57,7 +57,7 @@ from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.finetune.tasks.embed_kinds import to_learn
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.task import AdditiveTask, OutputsTask, Task, fingerprints, leaks
-from bertsmith.finetune.words import CHANCE, majority, mix_of, train_linear, train_states, train_words
+from bertsmith.finetune.words import CHANCE, is_beyond_chance, majority, mix_of, train_linear, train_states, train_words
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import REGRESSION, sequence_rows
@@ -677,8 +677,8 @@ class _Job:
             return True
         return self.notes.tries[name].note == TOO_LATE
 
-    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[Mix, float]]:
-        """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""
+    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[Mix, Floats]]:
+        """Returns for each encoder how it is weighed beside words, and the losses of dev with it."""
         task, target = self.additive, [getattr(one, "score", None) for one in self.dev]
         truth = target if task.problem == REGRESSION else task.targets(self.dev)
         # 标签太少时似然分不出高下，而编码器事先就懂得多：要词显著更好才只用词
@@ -688,7 +688,12 @@ class _Job:
     def _best(self, names: Sequence[str]) -> str:
         """Returns the encoder that does best beside words; empty for none."""
         mixes = self._mixes(names)
-        return min(mixes, key=lambda name: mixes[name][1], default="")
+        for name in names:
+            frozen = self.starts.get(name, ("", ""))[1]
+            # 微调几乎总胜过它自己冻结的特征：留出的部分明确说不，才信相反的
+            if frozen in mixes and not is_beyond_chance(mixes[frozen][1], mixes[name][1]):
+                del mixes[frozen]
+        return min(mixes, key=lambda name: float(mixes[name][1].sum()), default="")
 
     def _together(self) -> Solved:
         """Weighs the best encoder beside words, and makes a folder of what is worth keeping."""
@@ -774,7 +779,7 @@ class _VectorJob(_Job):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.weighed: dict[str, tuple[Mix, float]] = {}
+        self.weighed: dict[str, tuple[Mix, Floats]] = {}
 
     def _majority(self, _path: Path) -> Try:
         return Try("majority", note="not tried: vectors have none")
@@ -811,14 +816,14 @@ class _VectorJob(_Job):
     def _is_scored(self) -> bool:
         return isinstance(self.train[0], ScoredText)
 
-    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[Mix, float]]:
+    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[Mix, Floats]]:
         """Returns for each encoder the weights of its vectors and of words, and how a search by both does, negated."""
         for name in names:
             if name not in self.weighed:
                 self.weighed[name] = self._mix(name)
         return {name: self.weighed[name] for name in names}
 
-    def _mix(self, name: str) -> tuple[Mix, float]:
+    def _mix(self, name: str) -> tuple[Mix, Floats]:
         vectors = self.task.told(None, self.outputs[name], self.dev)
         scores = {
             weight: SearchTask(self.task.loss_name, weight=weight).metrics(self.dev, vectors)[self.task.metric]
@@ -826,7 +831,7 @@ class _VectorJob(_Job):
         }
         # 开发集分不出高下的，取离通常的权重最近的
         weight = max(scores, key=lambda one: (scores[one], -abs(one - USUAL_WEIGHT)))
-        return (weight, round(1 - weight, 1), 0.0), -scores[weight]
+        return (weight, round(1 - weight, 1), 0.0), np.array([-scores[weight]])
 
     def _kept(self, made: Path, best: str, mix: Mix) -> tuple[OutputsTask[Any, Any], Sequence[Any], float]:
         """Copies the encoder, and writes its weight to where `bertsmith index` reads it."""
