@@ -26,6 +26,7 @@ from bertsmith.hub import model_folder
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.task_file import read_task_file
+from bertsmith.model.folder import sort_notes
 from bertsmith.tokenizer import Tokenizer
 
 WORDS_FILE = "words.safetensors"
@@ -109,6 +110,7 @@ def write_words(folder: Path, told: Mapping[str, Any], arrays: dict[str, Any]) -
     """Writes the file of a linear model."""
     with atomic_path(folder / WORDS_FILE) as temporary:
         save_file(arrays, temporary, metadata={"format": FORMAT, "words": json.dumps(told)})
+        sort_notes(temporary)
 
 
 def read_words(folder: str | Path, kind: type[LinearT]) -> LinearT | None:

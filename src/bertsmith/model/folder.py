@@ -115,10 +115,10 @@ def write_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(tensors)})
-        _sort_notes(temporary)
+        sort_notes(temporary)
 
 
-def _sort_notes(path: Path) -> None:
+def sort_notes(path: Path) -> None:
     """Puts the notes in the header of a safetensors file in order: the library writes them in a random one."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
