@@ -101,6 +101,7 @@ WORDS = {
     "rows": "行数",
     "standard error": "标准误",
     "behind": "落后",
+    "BLiMP, Kauf & Ivanova 2023": "BLiMP，Kauf 与 Ivanova（2023）",
     "frozen": "冻结的特征",
     "labels": "每类标签数",
     "passages": "段落",
