@@ -14,6 +14,7 @@ from bertsmith.inference import Embed, InferenceConfig, compiled, graph_cache
 from bertsmith.inference.compiled import EngineChoice
 from bertsmith.inference.pipeline import pipeline_named
 from bertsmith.model import family_named, graph
+from bertsmith.parallel import available_cores
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("openvino")
@@ -161,6 +162,23 @@ def test_a_graph_is_made_once_and_again_when_it_is_damaged_or_of_other_weights(o
         before = set(own_cache.glob("*/graph.onnx"))
         compile_backbone(changed(), "onnxruntime")
         assert len(set(own_cache.glob("*/graph.onnx")) - before) == 1
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_passes_of_a_graph_divide_the_cores_and_give_what_one_pass_gives(tiny_model, kind):
+    texts = [f"the man reads a book of {'good ' * (number % 9)}" for number in range(40)]
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            pipeline = pipeline_named("embed").load(tiny_model, precision="float32", engine=kind, batch_tokens=30)
+            found.append(pipeline(texts))
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_allclose(*found, atol=1e-5)
+    if kind == "openvino":
+        graph = vars(pipeline.engine.model.backbone)["forward"].graph
+        assert graph._compiled.get_property("NUM_STREAMS") == min(2, available_cores())
 
 
 def test_auto_takes_the_fastest_for_short_and_for_long_batches_apart_and_keeps_the_answer(shared_cache, monkeypatch):

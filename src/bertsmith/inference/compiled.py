@@ -56,8 +56,12 @@ class EngineChoice:
     long: str = "torch"
 
 
-def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dict[str, CompiledForward], Path]:
+def graphs_of(
+    backbone: Backbone, kind: EngineKind, precision: str, at_once: int = 1
+) -> tuple[dict[str, CompiledForward], Path]:
     """Returns the graphs that may compute for a float32 backbone on the CPU, by engine, and where a verdict is kept.
+
+    So many passes may be under way in them together, and divide torch's threads.
 
     With `auto` these are all installed engines, or those that it took before; one that lacks the precision computes in
     float32, and one that computes something else is left out with a warning.
@@ -69,7 +73,7 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
         RunFolderError: a graph is not in the cache, and cannot be kept there.
     """
     weights, threads = _digest(backbone), torch.get_num_threads()
-    verdict = cache_folder() / "engines" / f"{digest_of(circumstances(), weights, precision, threads)}.json"
+    verdict = cache_folder() / "engines" / f"{digest_of(circumstances(), weights, precision, threads, at_once)}.json"
     if kind == "auto":
         choice = read_choice(verdict)
         wanted = {choice.short, choice.long} if choice else RUNTIMES
@@ -89,7 +93,7 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
             runs_in = precision if precision in RUNTIMES[name].precisions else "float32"
             graph_name = digest_of(name, circumstances(), weights)
             try:
-                graph = _opened(backbone, name, graph_name, runs_in, threads, Path(place) / "plain.onnx")
+                graph = _opened(backbone, name, graph_name, runs_in, (threads, at_once), Path(place) / "plain.onnx")
             except (CheckpointError, InputError) as error:
                 if kind != "auto":
                     raise
@@ -100,11 +104,11 @@ def graphs_of(backbone: Backbone, kind: EngineKind, precision: str) -> tuple[dic
 
 
 def use_graphs(
-    backbone: Backbone, graphs: Mapping[str, CompiledForward], kind: EngineKind, verdict: Path
+    backbone: Backbone, graphs: Mapping[str, CompiledForward], kind: EngineKind, verdict: Path, at_once: int = 1
 ) -> EngineChoice:
     """Lets graphs compute batches of a backbone; for `auto`, where they are faster."""
     if kind == "auto":
-        choice = read_choice(verdict) or _measured(backbone, graphs, verdict)
+        choice = read_choice(verdict) or _measured(backbone, graphs, verdict, at_once)
     else:
         choice = EngineChoice(kind, kind)
     # 只换这一个实例的 forward：类和别的模型不受影响；没有图的批次仍走原来的路
@@ -125,14 +129,19 @@ def read_choice(verdict: Path) -> EngineChoice | None:
     return choice if {choice.short, choice.long} <= {"torch", *RUNTIMES} else None
 
 
-def _measured(backbone: Backbone, graphs: Mapping[str, CompiledForward], verdict: Path) -> EngineChoice:
+def _measured(backbone: Backbone, graphs: Mapping[str, CompiledForward], verdict: Path, at_once: int) -> EngineChoice:
     """Returns the fastest engine for short and for long batches; keeps the answer if the cache can be written."""
-    found, cpu = [], torch.device("cpu")
-    for lengths in (_SHORT, _LONG):
+    found, cpu, threads = [], torch.device("cpu"), torch.get_num_threads()
+    for lengths, share in ((_SHORT, threads), (_LONG, threads // at_once)):
         batch = random_batch(backbone, lengths, cpu)
         # 没有图就没有可选的：不必量
         forwards: dict[str, Callable[[RaggedBatch], object]] = {"torch": backbone, **graphs} if graphs else {}
-        seconds = {name: seconds_of(partial(forward, batch), cpu) for name, forward in forwards.items()}
+        # 短请求独占全部核心；长的几批并排，各用一份
+        torch.set_num_threads(share)
+        try:
+            seconds = {name: seconds_of(partial(forward, batch), cpu) for name, forward in forwards.items()}
+        finally:
+            torch.set_num_threads(threads)
         found.append(min(seconds, key=lambda name: seconds[name], default="torch"))
     choice = EngineChoice(*found)
     with contextlib.suppress(RunFolderError):
@@ -212,7 +221,7 @@ def _digest(backbone: Backbone) -> str:
     return digest_of(asdict(backbone.config), weights.hexdigest())
 
 
-def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: int, plain: Path) -> Graph:
+def _opened(backbone: Backbone, kind: str, name: str, precision: str, cores: tuple[int, int], plain: Path) -> Graph:
     from bertsmith.model.graph import write_backbone
 
     folder, runtime = cache_folder() / name, RUNTIMES[kind]
@@ -220,11 +229,11 @@ def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: i
     if checked.exists():
         # 核对过的图只读就够：缓存可以在只读的镜像里
         with contextlib.suppress(Exception):
-            return runtime.open(folder, precision, threads)
+            return runtime.open(folder, precision, *cores)
     # 两个进程同时要同一张图：后到的等先到的做好，而不是各做一份、互相清掉半成品
     with held(folder):
         try:
-            graph = runtime.open(folder, precision, threads)
+            graph = runtime.open(folder, precision, *cores)
         except Exception:
             shutil.rmtree(folder, ignore_errors=True)
             # 没有设置日志的程序里，警告级的一行会到 stderr：几秒的等待要有个说法
@@ -234,7 +243,7 @@ def _opened(backbone: Backbone, kind: str, name: str, precision: str, threads: i
                 if not plain.exists():
                     write_backbone(backbone, plain)
                 runtime.prepare(plain, temporary)
-            graph = runtime.open(folder, precision, threads)
+            graph = runtime.open(folder, precision, *cores)
         if not checked.exists():
             _check(backbone, kind, graph, precision)
             checked.touch()

@@ -60,11 +60,7 @@ class SequenceRunner(Protocol):
 
     A `read` is a function of a module, or a frozen value with `__call__`: never a lambda, never bound to one call. Two
     calls of the same model whose `read` are equal may share a forward pass.
-
-    `shares_cores` tells whether passes in several threads divide the cores; a library's graph spreads each over all.
     """
-
-    shares_cores: bool
 
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
         """Maps N ≥ 1 non-empty sequences of ids with special tokens to [N, ...] float32 on the CPU, in their order.
@@ -144,7 +140,6 @@ class Engine:
         if self.choice is None:
             apply_precision(self.model, self.precision, self.device)
         self.kind = self.long_kind = "torch"
-        self.shares_cores = True
         if inference.engine != "torch":
             self._compile(inference.engine)
 
@@ -155,8 +150,9 @@ class Engine:
             return
         # 图是按 float32 核对的：做图时先换回来；量快慢则用实际的精度，短请求因此只会更准，不会更糙
         apply_precision(self.model, "float32", self.device)
+        at_once = worker_count(torch.get_num_threads(), MOST_AT_ONCE)
         try:
-            graphs, verdict = graphs_of(self.model.backbone, kind, self.precision)
+            graphs, verdict = graphs_of(self.model.backbone, kind, self.precision, at_once)
         except RunFolderError as error:
             # 缓存没有 --out：写不了的原因照旧，出路换成环境变量
             told = f"{str(error).partition(';')[0]}; set BERTSMITH_CACHE to another folder"
@@ -166,9 +162,8 @@ class Engine:
             return
         finally:
             apply_precision(self.model, self.precision, self.device)
-        choice = use_graphs(self.model.backbone, graphs, kind, verdict)
+        choice = use_graphs(self.model.backbone, graphs, kind, verdict, at_once)
         self.kind, self.long_kind = choice.short, choice.long
-        self.shares_cores = choice.long == "torch"
 
     @torch.inference_mode()
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:

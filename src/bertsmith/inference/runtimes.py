@@ -50,8 +50,11 @@ class Runtime(ABC):
         """Writes what `open` reads into a folder that is there, from the ONNX file of a network."""
 
     @abstractmethod
-    def open(self, folder: Path, precision: str, threads: int) -> Graph:
-        """Opens a graph, whose calls share the threads; a damaged file raises one of the libraries' many errors."""
+    def open(self, folder: Path, precision: str, threads: int, at_once: int = 1) -> Graph:
+        """Opens a graph for calls of so many threads of the caller, which share the `threads` of the processor.
+
+        A damaged file raises one of the libraries' many errors.
+        """
 
 
 class OnnxRuntime(Runtime):
@@ -71,11 +74,12 @@ class OnnxRuntime(Runtime):
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
         onnxruntime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
 
-    def open(self, folder: Path, precision: str, threads: int) -> Graph:  # noqa: ARG002
-        """Opens a graph; its calls share the threads."""
+    def open(self, folder: Path, precision: str, threads: int, at_once: int = 1) -> Graph:  # noqa: ARG002
+        """Opens a graph."""
         import onnxruntime
 
-        options = self._options(threads)
+        # 每次调用都用上调用者自己的线程：库里的线程只补足其余的核心
+        options = self._options(threads - at_once + 1)
         # 图已经优化过，权重在旁边的文件里：不再优化，权重映射进内存而不是读进来
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         return _Session(
@@ -118,13 +122,13 @@ class OpenVino(Runtime):
 
         openvino.save_model(_openvino_core().read_model(plain), folder / "graph.xml", compress_to_fp16=False)
 
-    def open(self, folder: Path, precision: str, threads: int) -> Graph:
-        """Opens a graph; its calls share the threads, one after another."""
+    def open(self, folder: Path, precision: str, threads: int, at_once: int = 1) -> Graph:
+        """Opens a graph."""
         settings = {
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
             "INFERENCE_NUM_THREADS": threads,
-            # 一次用上全部核心：分成几路，每路的批次就更小，也更慢
-            "NUM_STREAMS": 1,
+            # 几批并排，每批只用自己的一份核心：不必每步互相等待，一批排版时另一批照算
+            "NUM_STREAMS": at_once,
             # 服务器与训练常把进程限制在几个核心上：不由这个库再去绑定核心
             "ENABLE_CPU_PINNING": False,
         }

@@ -16,14 +16,13 @@ import operator
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from bertsmith import __version__
@@ -56,28 +55,6 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         504: "Not answered in time.",
     }.items()
 }
-
-
-class _JsonRoute(APIRoute):
-    """A route of `ENDPOINTS`; its requests are answered in threads of the admission controller."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        shapes = ENDPOINTS[self.path]
-
-        async def handle(request: Request) -> Response:
-            state, scope = request.app.state, request.scope
-            try:
-                # 别的网页可以让浏览器不经询问就发出纯文本，JSON 却不能：所以只收 JSON
-                if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                    raise HttpError(415, "not_json", "send JSON, with the header Content-Type: application/json")
-                async with state.admission.body(scope, request.receive) as body:
-                    work = functools.partial(answer_body, shapes, state.models, body)
-                    answer = await state.admission.perform(work, scope, request.receive)
-            except HttpError as error:
-                return error.response()
-            return Response(answer, media_type="application/json")
-
-        return handle
 
 
 def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_browser: bool = False) -> FastAPI:
@@ -142,7 +119,7 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
         keys=keys,
         metrics=metrics,
         admission=admission,
-        queued=ENDPOINTS,
+        work={path: functools.partial(answer_body, shapes, models) for path, shapes in ENDPOINTS.items()},
         hosts=hosts,
         any_address=not is_loopback(settings.host),
         for_browser=for_browser,
@@ -169,7 +146,6 @@ def _add_endpoints(app: FastAPI, models: ServedModels, *, served: bool) -> None:
                 _described(shapes),
                 methods=["POST"],
                 responses=_PROBLEMS,
-                route_class_override=_JsonRoute,
                 tags=["models" if served else "not served by these models"],
             )
 

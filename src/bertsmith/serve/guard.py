@@ -22,13 +22,14 @@ import re
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.errors import InputError
@@ -300,6 +301,9 @@ def _gone() -> HttpError:
 class Guard:
     """The one middleware before the application.
 
+    `work` makes the body of an answer of the body of a request, in the request's own thread, for the paths of models;
+    all others are the application's.
+
     It may be asked under this machine's names and `hosts` (None: any name), and with `any_address` by any address, as
     what listens to other machines is. With `for_browser` a browser without a key is to ask its user for one.
     """
@@ -311,13 +315,13 @@ class Guard:
         keys: ApiKeys,
         metrics: Metrics,
         admission: AdmissionController,
-        queued: Collection[str],
+        work: Mapping[str, Callable[[bytes, RequestContext], bytes]],
         hosts: Collection[str] | None = None,
         any_address: bool = False,
         for_browser: bool = False,
     ) -> None:
         self.app, self.keys, self.metrics, self.admission = app, keys, metrics, admission
-        self.queued = frozenset(queued)
+        self.work = work
         self.hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self.any_address = any_address
         basic = 'Basic realm="bertsmith; the password is an API key", charset="UTF-8"'
@@ -348,10 +352,12 @@ class Guard:
                 said = "give an API key of this server: Authorization: Bearer KEY"
                 raise HttpError(401, "no_key", said, challenge=self.challenge)
             scope[CLIENT] = client = client_of(key or 0, len(self.keys), (scope.get("client") or (None,))[0])
-            if scope["path"] in self.queued and scope["method"] == "POST":
-                # 队列已满时在路由之前就拒绝：过载时每秒要拒绝上千次，拒绝越便宜，受理的请求越快
-                self.admission.require_place(client)
-            await self.app(scope, receive, watch)
+            if scope["method"] != "POST" or (work := self.work.get(scope["path"])) is None:
+                await self.app(scope, receive, watch)
+                return
+            # 模型的请求不经过路由：每一层都要占事件循环的时间。队列已满时更要便宜：过载时每秒要拒绝上千次
+            self.admission.require_place(client)
+            await (await self._answer(work, scope, receive))(scope, receive, watch)
         except HttpError as error:
             await error.response()(scope, receive, watch)
         except Exception as error:
@@ -365,6 +371,15 @@ class Guard:
         finally:
             self._count(scope, status, time.perf_counter() - begun)
 
+    async def _answer(self, work: Callable[[bytes, RequestContext], bytes], scope: Scope, receive: Receive) -> Response:
+        content_type = dict(scope["headers"]).get(b"content-type", b"")
+        # 别的网页可以让浏览器不经询问就发出纯文本，JSON 却不能：所以只收 JSON
+        if content_type.partition(b";")[0].strip().lower() != b"application/json":
+            raise HttpError(415, "not_json", "send JSON, with the header Content-Type: application/json")
+        async with self.admission.body(scope, receive) as body:
+            answer = await self.admission.perform(functools.partial(work, body), scope, receive)
+        return Response(answer, media_type="application/json")
+
     def _require_name(self, scope: Scope) -> None:
         named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         if self.hosts is None or is_own_name(named, self.hosts, any_address=self.any_address):
@@ -377,7 +392,7 @@ class Guard:
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         context = scope.get(_CONTEXT)
         items, tokens = (0, 0) if context is None else (context.items, context.tokens)
-        route = scope["path"] if scope["path"] in self.queued else _route(scope)
+        route = scope["path"] if scope["path"] in self.work else _route(scope)
         self.metrics.answered(route, status, seconds, items, tokens)
         self.metrics.queued(self.admission.accepted, self.admission.batcher.waiting_tokens)
         if status != 429:
