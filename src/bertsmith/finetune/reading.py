@@ -17,7 +17,6 @@ from bertsmith.data.reading.text import corpus_documents
 from bertsmith.errors import RunFolderError
 from bertsmith.files import read_json
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, by_name
-from bertsmith.finetune.datasets.columns import ColumnsFound
 from bertsmith.finetune.look import Look, look_at, notes_of
 from bertsmith.reporting.progress import say
 from bertsmith.tokenizer import Tokenizer
@@ -55,11 +54,8 @@ class FilesRead:
 
 
 @contextmanager
-def noted(notes: list[str], sources: Iterable[DataSource], console: Console | None = None) -> Iterator[None]:
-    """Adds to `notes` what is warned of in the block, files by their names alone; the warnings are given as ever.
-
-    With a `console`, on which `tell_files` names all columns, a warning does not name those that were found.
-    """
+def noted(notes: list[str], sources: Iterable[DataSource]) -> Iterator[None]:
+    """Adds to `notes` what is warned of in the block, files by their names alone; the warnings are given as ever."""
     caught: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -70,10 +66,7 @@ def noted(notes: list[str], sources: Iterable[DataSource], console: Console | No
         told = dict.fromkeys(by_name(one, sources) for one in notes_of(caught))
         notes += [one for one in told if one not in notes]
         for one in caught:
-            message = one.message
-            if console is not None and isinstance(message, ColumnsFound):
-                message = message.note
-            warnings.warn(message, stacklevel=4)
+            warnings.warn(one.message, stacklevel=4)
 
 
 def tell_files(
@@ -86,12 +79,9 @@ def tell_files(
     tokenizer: Tokenizer | None = None,
     limit: int | None = None,
 ) -> dict[str, Look]:
-    """Returns what was understood of each file of a command, and says it on the console.
+    """Returns what was understood of each file of a command, of which `examples` were read; says it on the console.
 
-    Args:
-        examples: what was read of each source.
-        tokenizer: of the model that will read the texts; None leaves out how many are too long.
-        limit: the most ids of a sequence that it reads, see `Task.length_limit`.
+    With the tokenizer of a model, and the most ids that it reads (`Task.length_limit`), it says how many are too long.
     """
     looks = {part: look_at(task, one, examples[part], options, tokenizer, limit) for part, one in sources.items()}
     for _, line in FilesRead(looks).lines:

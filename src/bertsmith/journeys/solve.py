@@ -204,7 +204,7 @@ def solve(
     with on_device(device), working_in(folder, "tries.json", "parts/*"):
         asked = built(ReadingOptions, reading)
         notes = list[str]()
-        with local_sources(sources) as local, noted(notes, local.values(), console):
+        with local_sources(sources) as local, noted(notes, local.values()):
             console = console or Console(quiet=True)
             task, parts, split, folds, looks = _read(local, asked, options, given, console, bool(text or models))
         if unlabelled is not None:

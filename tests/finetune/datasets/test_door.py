@@ -109,8 +109,8 @@ def test_a_folder_for_each_class_is_read(tmp_path):
     (tmp_path / "train" / "urls.txt").write_text("x")
     (tmp_path / "train" / "pos" / "circle").symlink_to(tmp_path / "train")
     (tmp_path / "train" / "pos" / "gone.txt").symlink_to(tmp_path / "nowhere")
-    own = "1 .png files, 1 entries that are no files, such as broken links, 1 files of unsup, which has no label"
-    with pytest.warns(UserWarning, match=f"left out {own}, 1 files beside the folders of the classes"):
+    left_out = "neg/b.png, pos/gone.txt, unsup/1.txt, urls.txt"
+    with pytest.warns(UserWarning, match=f"left out 4 files that are no text of a class: {left_out}"):
         found = LABELLED.read(tmp_path / "train")
     assert found == [LabelledText("dull", None, "neg"), *(LabelledText(one, None, "pos") for one in ("lovely", "warm"))]
     (tmp_path / "train" / "neg" / "2.txt").write_text(" \n")

@@ -174,7 +174,7 @@ SHAPES = {
      " and counted",
      "每个类别一个文件夹 | `classify` | 文件夹名就是类别；不是文本的文件略去并计数"): [
         Case("train", {"yes/1.txt": "good soup\n", "no/1.txt": "bad room", "no/2.png": "x"}, FOUND[::-1],
-             said=r"left out 1 \.png files")],
+             said=r"left out 1 files that are no text of a class: no/2\.png")],
     ("a data frame | Python | read as a table with its columns",
      "数据框 | Python | 按它的列当作表格读入"): [
         Case("", pd.DataFrame(OBJECTS), FOUND),

@@ -19,7 +19,16 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 from bertsmith.data.reading.lines import Placed
 from bertsmith.data.reading.records import DataFrame, Rows, place_of, plain, records_of
 from bertsmith.data.reading.sources import local_copy
-from bertsmith.data.reading.tables import Cell, Row, Table, class_names_of, is_workbook, table_of_records
+from bertsmith.data.reading.tables import (
+    Cell,
+    Row,
+    Table,
+    class_names_of,
+    is_workbook,
+    kind_of,
+    open_table,
+    table_of_records,
+)
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import printable
 from bertsmith.settings import Checked, option
@@ -216,17 +225,17 @@ class InputForms:
 class Reader(Generic[ExampleT]):
     """Reads the labelled files of a task; besides the encoding, it knows the `options`, fields of `ReadingOptions`.
 
-    `layout` gives the columns of a table with labels, None for a table in which they are not looked for; it is None
-    where no file is a table. `is_table` tells which files are: the others are of the form that `inputs` names.
+    `layout` gives the columns of a table with labels, None for a table in which they are not looked for. `parse` reads
+    what `is_table` tells to be none, of the form that `inputs` names.
     """
 
     holds: str
     options: tuple[str, ...]
-    parse: Callable[[Path, ReadingOptions], list[ExampleT]]
     parse_table: Callable[[Table, ReadingOptions], list[ExampleT]]
     inputs: InputForms
-    layout: Callable[[Table], Layout | None] | None = None
+    layout: Callable[[Table], Layout | None]
     is_table: Callable[[Path, ReadingOptions], bool] = lambda _path, _options: True
+    parse: Callable[[Path, ReadingOptions], list[ExampleT]] = lambda _path, _options: []
 
     def read(
         self, source: DataSource, options: ReadingOptions | None = None, *, task: str = "", name: str = "rows"
@@ -237,7 +246,9 @@ class Reader(Generic[ExampleT]):
         require_sheet(options.sheet, source)
         if isinstance(source, (str, Path)):
             with local_copy(source) as file:
-                return self.parse(file, options)
+                if not self.is_table(file, options):
+                    return self.parse(file, options)
+                return self.parse_table(open_table(file, kind_of(file), options.encoding, options.sheet), options)
         if isinstance(source, list) and source and all(isinstance(row, Placed) for row in source):
             return cast("list[ExampleT]", source)
         if options.encoding != "auto":

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bertsmith.data.reading.tables import NUMBER, Cell, Row, Table, kind_of, listed, open_table
+from bertsmith.data.reading.tables import NUMBER, Cell, Row, Table, listed
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets import (
     Column,
@@ -50,41 +50,47 @@ def table_reader(
 ) -> Reader[ExampleT]:
     """Returns a reader of tables, an example a row: files, by their ending, otherwise TSV; or rows in memory.
 
-    Args:
-        make: makes an example of the values of its columns, by role, and `place`, the file and line.
-        options: fields of `ReadingOptions` that it knows besides those of its columns.
+    `make` is given the values of a row's columns by role, and its `place`; `options` are those besides the columns'.
     """
 
     def parse_table(table: Table, options: ReadingOptions) -> list[ExampleT]:
-        found = find_columns(table, layout, options)
-        columns = [
-            (column, found[column.role], column.called or column.role, table.first if column.flags else ())
-            for column in layout.columns
-        ]
-        beside = columns_beside(table, options)
-        examples, faults = list[ExampleT](), Faults(options)
-        for row in table.rows:
-            with faults.skipped():
-                values = {
-                    column.role: column.value(row.cell(numbers, what, header), options) if numbers else None
-                    for column, numbers, what, header in columns
-                }
-                example: Any = make(**values, place=row.place)
-                examples.append(replace(example, **said) if (said := beside(row)) else example)
-        if not examples:
-            raise faults.none_left(table.path, (column for column in layout.columns if found[column.role]))
-        faults.tell(table.path)
+        examples = read_rows(table, layout, find_columns(table, layout, options), make, options)
         if check is not None:
             check(table, options, examples)
         return examples
 
-    def parse(path: Path, options: ReadingOptions) -> list[ExampleT]:
-        if folder is not None and path.is_dir():
-            return folder(path, options)
-        return parse_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
-
     known = (*(column.option for column in layout.columns), "header", "sheet", *BESIDE, *options)
-    return Reader(holds, known, parse, parse_table, InputForms((layout,), texts_of), lambda _table: layout)
+    reader = Reader(holds, known, parse_table, InputForms((layout,), texts_of), lambda _table: layout)
+    if folder is None:
+        return reader
+    return replace(reader, is_table=lambda path, _: not path.is_dir(), parse=folder)
+
+
+def read_rows(
+    table: Table, layout: Layout, found: Found, make: Callable[..., ExampleT], options: ReadingOptions
+) -> list[ExampleT]:
+    """Returns what is made of the values of each row's columns, by role, and of its `place`."""
+    values, beside = values_reader(layout.columns, found, options, table.first), columns_beside(table, options)
+    examples, faults = list[ExampleT](), Faults(options)
+    for row in table.rows:
+        with faults.skipped():
+            example: Any = make(**values(row), place=row.place)
+            examples.append(replace(example, **said) if (said := beside(row)) else example)
+    if not examples:
+        raise faults.none_left(table.path, (column for column in layout.columns if found[column.role]))
+    faults.tell(table.path)
+    return examples
+
+
+def values_reader(
+    columns: Iterable[Column], found: Found, options: ReadingOptions, header: Sequence[str] = ()
+) -> Callable[[Row], dict[str, Any]]:
+    """Returns a reader of a row's values by role, None where a column is not there."""
+    read = [(one, found[one.role], one.called or one.role, header if one.flags else ()) for one in columns]
+    return lambda row: {
+        one.role: one.value(row.cell(numbers, what, names), options) if numbers else None
+        for one, numbers, what, names in read
+    }
 
 
 BESIDE = ("group_column", "time_column")
@@ -249,15 +255,6 @@ _LEAST_ROWS = 8
 """Of fewer rows, content says too little."""
 
 
-class ColumnsFound(UserWarning):
-    """Says which columns were found by names and content; `note` says it beside a line that names all columns."""
-
-    def __init__(self, path: Path | str, found: str) -> None:
-        super().__init__(f"{path}: reads {found}: found by names and content")
-        # 内存里的表没有那一行：照样说出列名
-        self.note = f"{path}: columns found by names and content" if isinstance(path, Path) else str(self)
-
-
 def _by_content(
     table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None], guessed: dict[str, list[int]]
 ) -> dict[str, list[int]]:
@@ -286,7 +283,7 @@ def _by_content(
             taken |= set(fitting)
             said.append(f"{column.called or column.role} from {listed([table.first[n] for n in fitting])}")
     if said:
-        warnings.warn(ColumnsFound(table.path, ", ".join(said)), stacklevel=4)
+        warnings.warn(f"{table.path}: reads {', '.join(said)}: found by names and content", stacklevel=4)
     return found
 
 
@@ -350,10 +347,11 @@ def numbered_columns(column: Column, header: Sequence[str]) -> list[int]:
 def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None]) -> dict[str, list[int]]:
     width, untold = len(table.first), [role for role in layout.order if told[role] is None]
     left = [number for number in range(width) if not any(number in (given or ()) for given in told.values())]
-    missing = [column for column in layout.columns if told[column.role] is None]
+    needed = [column.flag for column in layout.columns if column.required and told[column.role] is None]
     # 列比认得的多而没有表头：哪一列是什么，猜错了也不会报错，所以不猜
-    if width > len(layout.order) and any(column.required for column in missing):
-        example = _example(table, missing, left)
+    if width > len(layout.order) and needed:
+        # 从 1 举起：0 多半是编号
+        example = " ".join(f"{flag} {number}" for number, flag in enumerate(needed, 1))
         raise InputError(
             f"{table.path}: {width} columns and no header; say which is which by number, such as {example}, or --header"
             " where line 1 names them"
@@ -362,26 +360,6 @@ def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnNa
     if len(untold) == len(left) == 1:
         return {untold[0]: left}
     return {role: [number] for number, role in enumerate(layout.order) if number < width}
-
-
-def _example(table: Table, columns: Sequence[Column], left: Sequence[int]) -> str:
-    """Returns options that name columns by number and fit their cells: a hint must not take the id for the text."""
-    rows = [row.cells for row in table.look_ahead()]
-    cells = {number: [str(cell) for cell in _cells(rows, number)] for number in left}
-    chosen: dict[int, str] = {}
-    # 必需的列先选；可有可无的，只举装着文本的列
-    for column in sorted(columns, key=lambda column: not column.required):
-        fits = _FITS.get(column.role, _are_texts)
-        for _ in range(2 if column.numbered else 1):
-            free = [number for number in left if number not in chosen]
-            # 行太少，内容说明不了什么：文本取最长的一列，其余取值最少的一列
-            if fits is _are_texts:
-                nearest = sorted(free, key=lambda number: -len("".join(cells[number])))
-            else:
-                nearest = sorted(free, key=lambda number: (len(set(cells[number])), -number))
-            fitting = [number for number in free if fits(cells[number]) and (column.required or fits is _are_texts)]
-            chosen |= dict.fromkeys((fitting + nearest * column.required)[:1], column.flag)
-    return " ".join(f"{chosen[number]} {number}" for number in sorted(chosen))
 
 
 def _number(table: Table, name: ColumnName) -> int:

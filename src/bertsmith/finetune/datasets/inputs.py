@@ -41,7 +41,7 @@ from bertsmith.finetune.datasets import (
     require_sheet,
     require_used,
 )
-from bertsmith.finetune.datasets.columns import find_columns, numbered_columns
+from bertsmith.finetune.datasets.columns import Found, find_columns, numbered_columns, values_reader
 
 
 class Input(NamedTuple):
@@ -75,9 +75,7 @@ def read_inputs(
 ) -> Iterator[Input] | None:
     """Reads a file, in bounded memory where it is a table; None for a file with an input a line.
 
-    Args:
-        counts: how many texts the model reads together.
-        on_note: told how the file was understood, a line each, before a row is read.
+    `counts` says how many texts the model reads together; `on_note` is told how the file was understood, line by line.
     """
 
     def tell(form: str) -> None:
@@ -101,13 +99,13 @@ def read_inputs(
     table = open_table(path, kind_of(path), options.encoding, options.sheet)
     layout = next((one for one in layouts if names_all(one, table.first, options)), layouts[-1])
     found_columns = find_columns(table, layout, options)
-    read = [(one, found_columns[one.role]) for one in layout.columns if _is_read(one)]
+    read = [one for one in layout.columns if _is_read(one)]
     if on_note is not None:
-        parts = {number: one.called or one.role for one, numbers in read for number in numbers}
+        parts = {number: one.called or one.role for one in read for number in found_columns[one.role]}
         form, names = described(table, parts, has_header=table.has_header)
         on_note(f"{name_of(path)}: {form}")
         on_note(columns_in_a_line(names))
-    return _rows(table, read, forms, options)
+    return _rows(table, read, found_columns, forms, options)
 
 
 def _is_read(column: Column) -> bool:
@@ -145,22 +143,19 @@ def names_all(layout: Layout, first: Sequence[str], options: ReadingOptions) -> 
 
 
 def _rows(
-    table: Table, columns: Sequence[tuple[Column, Sequence[int]]], forms: InputForms, options: ReadingOptions
+    table: Table, columns: Sequence[Column], found: Found, forms: InputForms, options: ReadingOptions
 ) -> Iterator[Input]:
     head = [[str(cell).strip() for cell in row.cells] for row in table.look_ahead()]
     # 没有表头的文件，首行本身就是一个例子：列没有名字，只有编号
     has_header = table.has_header
-    read = {number for _, numbers in columns for number in numbers}
+    read = {number for one in columns for number in found[one.role]}
     if not has_header and options.header is None and len(table.first) > len(read):
         _refuse_unseen_header(table.path, head)
     names = {n: name if has_header else str(n) for n, name in enumerate(table.first) if n not in read}
+    values = values_reader(columns, found, options)
 
     def texts(row: Row) -> tuple[Any, ...]:
-        values = {
-            one.role: one.value(row.cell(numbers, one.called or one.role), options) if numbers else None
-            for one, numbers in columns
-        }
-        return forms.texts_of(**values)
+        return forms.texts_of(**values(row))
 
     for row in table.rows:
         others = {name: plain(row.cells[n]) for n, name in names.items() if n < len(row.cells)}

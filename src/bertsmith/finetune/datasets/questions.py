@@ -21,9 +21,7 @@ from bertsmith.data.reading.lines import Placed, read_text
 from bertsmith.data.reading.tables import (
     Table,
     ending_of,
-    kind_of,
     listed,
-    open_table,
     require_unicode,
     start_of_json,
 )
@@ -70,13 +68,7 @@ class QuestionExample(Placed):
         return (self.question, self.context)
 
 
-def _is_table(path: Path, _options: ReadingOptions) -> bool:
-    return ending_of(path) in (".jsonl", ".ndjson", ".parquet")
-
-
-def _read_questions(path: Path, options: ReadingOptions) -> list[QuestionExample]:
-    if _is_table(path, options):
-        return _read_table(open_table(path, kind_of(path), options.encoding), options)
+def _read_document(path: Path, options: ReadingOptions) -> list[QuestionExample]:
     require_used(options, ("offsets", "faults"), "SQuAD's form")
     file = _Questions(path, options, read_text(path, options.encoding))
     for entry, context, place in _entries(file):
@@ -159,11 +151,11 @@ _ANSWERED = replace(_INPUTS, columns=(*_INPUTS.columns, Column("answers", "label
 QUESTIONS = Reader(
     "questions on passages",
     ("offsets", *BESIDE),
-    _read_questions,
     _read_table,
     InputForms((_INPUTS,), other=_inputs, other_form="one JSON document"),
     lambda _table: _ANSWERED,
-    _is_table,
+    lambda path, _options: ending_of(path) in (".jsonl", ".ndjson", ".parquet"),
+    _read_document,
 )
 
 _WIDTHS: dict[str, Callable[[str], int]] = {

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,7 +28,7 @@ import numpy as np
 from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.lines import Placed, require_file, split_lines
 from bertsmith.data.reading.records import Rows
-from bertsmith.data.reading.tables import NUMBER, Cell, Row, Table, ending_of, kind_of, listed, open_table
+from bertsmith.data.reading.tables import NUMBER, Cell, Table, ending_of, listed, open_table
 from bertsmith.data.reading.text import Document, documents_of, read_documents
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets import (
@@ -42,7 +42,7 @@ from bertsmith.finetune.datasets import (
     require_used,
     table_of,
 )
-from bertsmith.finetune.datasets.columns import BESIDE, Found, columns_beside, find_columns, has_any
+from bertsmith.finetune.datasets.columns import BESIDE, find_columns, has_any, read_rows
 from bertsmith.finetune.datasets.questions import QUESTIONS, is_one_document
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText, finite_number
 from bertsmith.seeding import generator
@@ -110,6 +110,10 @@ def _all_of(cell: Cell) -> list[Cell]:
     return [cell._replace(value=value) for value in values]
 
 
+def _texts(cell: Cell, _options: ReadingOptions) -> tuple[str, ...]:
+    return tuple(each.text() for each in _all_of(cell))
+
+
 _PAIRS = (
     *(("query", name) for name in ("positive", "passage", "document", "text", "answer")),
     *(("anchor", name) for name in ("positive", "text")),
@@ -122,12 +126,20 @@ _TEXT_NAMES = ("positive", "passage", "document", "answer", "context", "sentence
 _SCORE_NAMES, _LABEL_NAMES = ("score", "scores", "similarity"), ("label", "class")
 _COLUMNS = (
     Column("text", "text_column", _QUERY_NAMES, called="query or text"),
-    Column("label", "label_column", (*_SCORE_NAMES, *_LABEL_NAMES), required=False, called="label or score"),
+    Column(
+        "label",
+        "label_column",
+        (*_SCORE_NAMES, *_LABEL_NAMES),
+        lambda cell, _: cell,
+        required=False,
+        called="label or score",
+    ),
     Column("pair", "pair_column", _TEXT_NAMES, required=False, called="text"),
     Column(
         "negatives",
         "negative_column",
         ("negatives", "negative"),
+        _texts,
         required=False,
         numbered=re.compile(r"negative_?(\d+)"),
     ),
@@ -144,26 +156,23 @@ JUDGEMENTS = "qrels"
 
 
 def _is_table(path: Path, options: ReadingOptions) -> bool:
-    return ending_of(path) != ".json" or not is_one_document(path, options.encoding)
+    return not path.is_dir() and (ending_of(path) != ".json" or not is_one_document(path, options.encoding))
 
 
-def _read(path: Path, options: ReadingOptions) -> list[Any]:
-    found: list[Any]
-    if path.is_dir() or path.parent.name == JUDGEMENTS:
-        require_used(options, ("faults",), "a BEIR folder")
-        found = _read_beir(path, options)
-    elif not _is_table(path, options):
-        found = [
-            RelatedTexts(question.question, question.context, place=question.place, group=question.group)
-            for question in QUESTIONS.read(path, options)
-            if not question.is_impossible
-        ]
-    else:
-        return _read_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
-    # 语料里总有段落，问题却可能一个也没有答案
-    if not related_of_beir(found) and not any(isinstance(each, RelatedTexts) for each in found):
-        raise InputError(f"{path}: no query has a text that answers it")
-    return found
+def _is_judgements(path: Path | str) -> bool:
+    return Path(path).parent.name == JUDGEMENTS
+
+
+def _read_other(path: Path, options: ReadingOptions) -> list[Any]:
+    if path.is_dir():
+        return _read_beir(path, options)
+    questions = [question for question in QUESTIONS.read(path, options) if not question.is_impossible]
+    if not questions:
+        raise InputError(f"{path}: {_NO_ANSWER}")
+    return [RelatedTexts(one.question, one.context, place=one.place, group=one.group) for one in questions]
+
+
+_NO_ANSWER = "no query has a text that answers it"
 
 
 def _layout_of(table: Table) -> Layout:
@@ -174,20 +183,16 @@ def _layout_of(table: Table) -> Layout:
 
 
 def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
-    found = find_columns(table, _layout_of(table), options)
+    if _is_judgements(table.path):
+        return _read_beir(Path(table.path), options)
+    layout = _layout_of(table)
+    found = find_columns(table, layout, options)
     if not found["pair"] and not found["label"]:
         raise InputError(
             f"{table.path}: one column of texts and nothing beside it; name the second text with --pair-column, the"
             " class with --label-column, or learn from documents with --unlabelled"
         )
-    examples, faults, beside = [], Faults(options), columns_beside(table, options)
-    for row in table.rows:
-        with faults.skipped():
-            example = _example(row, found)
-            examples.append(replace(example, **said) if (said := beside(row)) else example)
-    if not examples:
-        raise faults.none_left(table.path, (column for column in _COLUMNS if found[column.role]))
-    faults.tell(table.path)
+    examples = read_rows(table, layout, found, _example, options)
     # 没有表头的第二列若翻来覆去只有几个值，多半是类别：当成句子来学，什么也学不到
     seconds = {example.positive for example in examples if isinstance(example, RelatedTexts)}
     unsaid = options.pair_column is None and options.label_column is None and not table.has_names
@@ -199,31 +204,28 @@ def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
     return examples
 
 
-def _example(row: Row, found: Found) -> VectorExample:
-    cells = {
-        column.role: row.cell(found[column.role], column.called or column.role)
-        for column in _COLUMNS
-        if found[column.role]
-    }
-    text = cells["text"].text()
-    if "pair" not in cells:
-        return LabelledText(text, None, cells["label"].text(), place=row.place)
-    pair, label = cells["pair"].text(), cells.get("label")
-    negatives = tuple(each.text() for each in _all_of(cells["negatives"])) if "negatives" in cells else ()
+def _example(
+    text: str, label: Cell | None, pair: str | None, negatives: tuple[str, ...] | None, place: str
+) -> VectorExample:
+    if pair is None:
+        assert label is not None
+        return LabelledText(text, None, label.text(), place=place)
+    negatives = negatives or ()
     # 单独一个数且没有反例，是这一对有多像；否则是老师给正例和各个反例打的分
     if label is not None and not negatives and not isinstance(label.value, list):
-        return ScoredText(text, pair, finite_number(label._replace(what="score")), place=row.place)
+        return ScoredText(text, pair, finite_number(label._replace(what="score")), place=place)
     scores = () if label is None else tuple(finite_number(each._replace(what="score")) for each in _all_of(label))
     if scores and len(scores) != 1 + len(negatives):
         raise InputError(
-            f"{row.place}: {len(scores)} scores for a positive and {len(negatives)} negatives; give a list of one for"
+            f"{place}: {len(scores)} scores for a positive and {len(negatives)} negatives; give a list of one for"
             " each, the positive's first"
         )
-    return RelatedTexts(text, pair, negatives, scores, place=row.place)
+    return RelatedTexts(text, pair, negatives, scores, place=place)
 
 
 def _read_beir(path: Path, options: ReadingOptions) -> list[Any]:
     """Reads a folder of BEIR, or the file of its `qrels` that is named."""
+    require_used(options, ("faults",), "a BEIR folder")
     folder = path if path.is_dir() else path.parent.parent
     encoding, faults = options.encoding, Faults(options)
     judgements = folder / JUDGEMENTS
@@ -260,7 +262,10 @@ def _read_beir(path: Path, options: ReadingOptions) -> list[Any]:
         for name, found in grades.items()
         if name in queries and found
     )
-    return [*texts.values(), *asked]
+    read: list[Any] = [*texts.values(), *asked]
+    if not related_of_beir(read):
+        raise InputError(f"{path}: {_NO_ANSWER}")
+    return read
 
 
 def _records(path: Path, encoding: str, faults: Faults) -> list[CorpusPassage]:
@@ -282,12 +287,12 @@ def _records(path: Path, encoding: str, faults: Faults) -> list[CorpusPassage]:
 RELATED = Reader(
     "pairs, scored pairs, classes or judged queries",
     (*(column.option for column in _COLUMNS), "header", "sheet", *BESIDE),
-    _read,
     _read_table,
     InputForms((_INPUTS,), other_form="one JSON document"),
     # 判断的表里是编号，不是文本
-    lambda table: None if Path(table.path).parent.name == JUDGEMENTS else _layout_of(table),
+    lambda table: None if _is_judgements(table.path) else _layout_of(table),
     _is_table,
+    _read_other,
 )
 """What vectors are learned from, as one kind of `VectorExample` (or passages and queries)."""
 

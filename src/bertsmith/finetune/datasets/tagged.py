@@ -17,11 +17,11 @@ import warnings
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed, numbered_lines
-from bertsmith.data.reading.tables import TABLE_KINDS, Cell, Table, ending_of, kind_of, open_table, require_unicode
+from bertsmith.data.reading.tables import TABLE_KINDS, Cell, Table, ending_of, kind_of, require_unicode
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets import (
     ENOUGH_DOCUMENTS,
@@ -33,7 +33,7 @@ from bertsmith.finetune.datasets import (
     ReadingOptions,
     require_used,
 )
-from bertsmith.finetune.datasets.columns import BESIDE, columns_beside, find_columns, has_any
+from bertsmith.finetune.datasets.columns import BESIDE, find_columns, has_any, read_rows
 from bertsmith.finetune.datasets.inputs import Input
 from bertsmith.finetune.datasets.texts import TEXT_NAMES
 
@@ -59,17 +59,15 @@ class TaggedWords(Placed):
 
 
 def _is_table(path: Path, _options: ReadingOptions) -> bool:
-    return ending_of(path) in TABLE_KINDS
+    return kind_of(path) in ("jsonl", "parquet")
 
 
-def _read_tagged(path: Path, options: ReadingOptions) -> list[TaggedWords]:
+def _read_lines(path: Path, options: ReadingOptions) -> list[TaggedWords]:
     # 两种格式的列含义不同：CoNLL-U 有固定的十列，按字段名取；CoNLL 的列随文件而变，按编号取
     ending = ending_of(path)
-    if kind_of(path) in ("csv", "workbook"):
+    if ending in TABLE_KINDS:
         # 一格里放不下一串词；按行和空格切开，它也能“读成”词和标签，一直训练到底
         raise InputError(f"{path}: words and tags are read from CoNLL, CoNLL-U, JSON or Parquet, not from {ending}")
-    if _is_table(path, options):
-        return _read_table(open_table(path, kind_of(path), options.encoding), options)
     require_used(options, (*_OF_WORDS, "faults"), "CoNLL and CoNLL-U")
     sentences = _conllu(path, options) if ending == ".conllu" else _conll(path, options)
     if not sentences:
@@ -107,7 +105,7 @@ def _tags(cell: Cell, options: ReadingOptions) -> tuple[str, ...]:
 def _listed(cell: Cell) -> list[object]:
     if not isinstance(cell.value, list):
         held = "nothing" if cell.value is None else f"a {type(cell.value).__name__}"
-        raise InputError(f"{cell.place}: the {cell.what} is {held}, not a list with an item for each word")
+        raise InputError(f"{cell.place}: the list of {cell.what}s is {held}, not a list with an item for each word")
     return cell.value
 
 
@@ -121,26 +119,20 @@ _LAYOUT = Layout(
 
 
 def _read_table(table: Table, options: ReadingOptions) -> list[TaggedWords]:
-    found = find_columns(table, _LAYOUT, options)
-    columns, beside = [(column, found[column.role]) for column in _LAYOUT.columns], columns_beside(table, options)
-    sentences, faults, empty = [], Faults(options), 0
-    for row in table.rows:
-        with faults.skipped():
-            words, tags = (
-                column.value(row.cell(numbers, f"list of {column.role}"), options) for column, numbers in columns
-            )
-            if len(words) != len(tags):
-                raise InputError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word has one tag")
-            # 没有词的句子相当于 CoNLL 文件里多出的空行
-            empty += not words
-            if words:
-                sentences.append(TaggedWords(words, tags, place=row.place, **beside(row)))
-    if empty:
-        warnings.warn(f"{table.path}: left out {empty:,} sentence(s) without a word", stacklevel=2)
-    faults.tell(table.path, "sentences")
+    rows = read_rows(table, _LAYOUT, find_columns(table, _LAYOUT, options), _sentence, options)
+    # 没有词的句子相当于 CoNLL 文件里多出的空行
+    sentences = [row for row in rows if row.words]
     if not sentences:
         raise InputError(f"{table.path}: holds no sentence; give a list of words and a list of tags in each row")
+    if len(sentences) < len(rows):
+        warnings.warn(f"{table.path}: left out {len(rows) - len(sentences):,} sentence(s) without a word", stacklevel=2)
     return sentences
+
+
+def _sentence(words: tuple[str, ...], tags: tuple[str, ...], place: str) -> TaggedWords:
+    if len(words) != len(tags):
+        raise InputError(f"{place}: {len(words)} words and {len(tags)} tags; each word has one tag")
+    return TaggedWords(words, tags, place=place)
 
 
 _LONE_WORDS = replace(_LAYOUT, columns=_LAYOUT.columns[:1])
@@ -177,11 +169,11 @@ _OF_WORDS = ("word_column", "tag_column", "alternatives")
 TAGGED = Reader(
     "words with tags",
     (*_OF_WORDS, *BESIDE),
-    _read_tagged,
     _read_table,
     InputForms((_LONE_WORDS, _TEXTS), lambda words=None, text=None: (words or text,), _sentences, "a word a line"),
     lambda _table: _LAYOUT,
     _is_table,
+    _read_lines,
 )
 """Sentences as `TaggedWords`: from JSON Lines and Parquet, from CoNLL-U by the ending `.conllu`, from CoNLL otherwise.
 
@@ -204,8 +196,9 @@ def _conll(path: Path, options: ReadingOptions, least: int = 2) -> list[TaggedWo
     if isinstance(tag, str):
         raise ConfigError(f"{path}: --tag-column {tag!r}: the columns of CoNLL files have no names; give a number")
     faults, width, found = Faults(options), 0, list[TaggedWords]()
-    document_of = _documents(path, options.encoding)
-    for rows in _blocks(_conll_rows(path, options.encoding, least)):
+    lines = list(numbered_lines(path, options.encoding))
+    document_of = _documents(lines)
+    for rows in _blocks(_conll_rows(path, lines, least)):
         width = width or len(rows[0][1])
         for column in (word, tag):
             if not -width <= column < width:
@@ -241,8 +234,9 @@ def _conllu(path: Path, options: ReadingOptions) -> list[TaggedWords]:
     if field not in _CONLLU_COLUMNS:
         raise ConfigError(f"{path}: --tag-column {field!r} is none of {', '.join(_CONLLU_COLUMNS)}")
     faults, found = Faults(options), list[TaggedWords]()
-    column, document_of = _CONLLU_COLUMNS[field], _documents(path, options.encoding)
-    for rows in _blocks(_conllu_rows(path, options.encoding)):
+    lines = list(numbered_lines(path, options.encoding))
+    column, document_of = _CONLLU_COLUMNS[field], _documents(lines)
+    for rows in _blocks(_conllu_rows(lines)):
         with faults.skipped():
             for expected, (number, cells) in enumerate(rows, 1):
                 if len(cells) != _CONLLU_WIDTH:
@@ -261,33 +255,27 @@ def _conllu(path: Path, options: ReadingOptions) -> list[TaggedWords]:
     return found
 
 
-def _documents(path: Path, encoding: str) -> Callable[[int], str]:
+def _documents(lines: _Lines) -> Callable[[int], str]:
     """Returns what tells a line's document; of few documents nothing does."""
-    starts = [number for number, line in numbered_lines(path, encoding) if _STARTS_DOCUMENT.match(line)]
+    starts = [number for number, line in lines if _STARTS_DOCUMENT.match(line)]
     # 同一篇里的句子互相知道名字：篇数够多时整篇地划分
     return lambda line: str(bisect(starts, line)) if len(starts) >= ENOUGH_DOCUMENTS else ""
 
 
-_Rows = list[tuple[int, list[str]]]
+_Lines = Sequence[tuple[int, str]]
+_Row = tuple[int, list[str]]
 
 
-def _blocks(rows: Iterator[tuple[int, list[str]]]) -> Iterator[_Rows]:
-    block: _Rows = []
-    for number, cells in rows:
-        if cells:
-            block.append((number, cells))
-        elif block:
-            yield block
-            block = []
-    if block:
-        yield block
+def _blocks(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
+    # 没有格子的行分开句子
+    return (list(block) for has_cells, block in groupby(rows, lambda row: bool(row[1])) if has_cells)
 
 
-def _conll_rows(path: Path, encoding: str, least: int) -> Iterator[tuple[int, list[str]]]:
+def _conll_rows(path: Path, lines: _Lines, least: int) -> Iterator[_Row]:
     width = 0
     by_tab = False
-    comments = _comments(path, encoding)
-    for number, line in numbered_lines(path, encoding):
+    comments = _comments(path, lines)
+    for number, line in lines:
         if not line.strip() or line.startswith(_DOCUMENT_MARK) or number in comments:
             yield number, []
             continue
@@ -307,12 +295,12 @@ def _columns(line: str, by_tab: bool) -> list[str]:
 _COMMENT = re.compile(r"#(\s|begin document|end document)")
 
 
-def _comments(path: Path, encoding: str) -> set[int]:
+def _comments(path: Path, lines: _Lines) -> set[int]:
     """Returns the numbers of the lines that are comments, and warns of them."""
     candidates: dict[int, str] = {}
     tags: set[str] = set()
     by_tab, width, starts = False, 0, True
-    for number, line in numbered_lines(path, encoding):
+    for number, line in lines:
         if not line.strip() or line.startswith(_DOCUMENT_MARK):
             starts = True
         elif starts and _COMMENT.match(line):
@@ -334,8 +322,8 @@ def _comments(path: Path, encoding: str) -> set[int]:
     return found if width else set()
 
 
-def _conllu_rows(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in numbered_lines(path, encoding):
+def _conllu_rows(lines: _Lines) -> Iterator[_Row]:
+    for number, line in lines:
         if not line.strip():
             yield number, []
             continue

@@ -12,8 +12,7 @@ import math
 import os
 import re
 import warnings
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +61,11 @@ class LabelledText(TextOrPair):
 
     label: str
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Its class alone."""
+        return (self.label,)
+
 
 @dataclass(frozen=True)
 class MultiLabelledText(TextOrPair):
@@ -77,44 +81,28 @@ class ScoredText(TextOrPair):
     score: float
 
 
-def columns_of(examples: Sequence[TextOrPair], paired: bool) -> tuple[list[str], list[str] | None]:
-    """Returns all texts, and all second texts where there are any."""
-    other = next((example for example in examples if (example.pair is not None) != paired), None)
-    if other is not None:
-        wanted, found = ("pairs of texts", "a single text") if paired else ("single texts", "a pair of texts")
-        raise InputError(f"{other.at}{found}, and the model reads {wanted}; name the columns to read")
-    return [example.text for example in examples], [example.pair or "" for example in examples] if paired else None
-
-
 def shown(example: TextOrPair) -> str:
     """Returns a text, or both texts of a pair, for a report."""
     return example.text if example.pair is None else f"{example.text} ⏐ {example.pair}"
 
 
-def require_known(examples: Sequence[TextOrPair], labels: Sequence[Sequence[str]], known: Sequence[str]) -> None:
+def require_known(examples: Iterable[LabelledText | MultiLabelledText], known: Sequence[str]) -> None:
     """Makes sure that examples have no label that the training file lacks."""
     names = set(known)
-    for example, found in zip(examples, labels, strict=True):
-        strange = [label for label in found if label not in names]
-        if strange:
+    for example in examples:
+        if not names.issuperset(example.labels):
+            strange = next(label for label in example.labels if label not in names)
             raise InputError(
-                f"{example.at}label {strange[0]!r} does not occur in the training file ({', '.join(known[:8])})"
+                f"{example.at}label {strange!r} does not occur in the training file ({', '.join(known[:8])})"
             )
 
 
 def labels_of(examples: Sequence[LabelledText] | Sequence[MultiLabelledText]) -> list[str]:
     """Returns the classes in a stable order: numbers by value, everything else alphabetically."""
-    labels: set[str] = set()
-    least = 2
-    for example in examples:
-        if isinstance(example, LabelledText):
-            labels.add(example.label)
-        else:
-            labels.update(example.labels)
-            least = 1
-    if len(labels) < least:
-        if least == 1:
-            raise InputError("no text of the training file has a label; at least one is needed")
+    labels = {label for example in examples for label in example.labels}
+    if not labels:
+        raise InputError("no text of the training file has a label; at least one is needed")
+    if len(labels) < 2 and isinstance(examples[0], LabelledText):
         raise InputError(f"the training file has one class only ({listed(sorted(labels))}); at least two are needed")
     if all(re.fullmatch(r"-?[0-9]+", label) for label in labels):
         # 数值相同的写法（1 与 01）再按文本排，否则顺序取决于集合的散列
@@ -218,7 +206,7 @@ def finite_number(cell: Cell, smallest: float = 0.0) -> float:
 
 
 def _check_classes(table: Table, options: ReadingOptions, examples: list[LabelledText]) -> None:
-    _refuse_unseen_header(table, options, examples, [(example.label,) for example in examples])
+    _refuse_unseen_header(table, options, examples)
     # SNLI 与 MNLI 用 - 标记标注者没有取得一致的句对：那不是一个类，却会被当成一个类来学
     undecided = [example for example in examples if example.label == "-"]
     if undecided and any(example.label == "entailment" for example in examples):
@@ -229,29 +217,27 @@ def _check_classes(table: Table, options: ReadingOptions, examples: list[Labelle
 
 
 def _check_label_sets(table: Table, options: ReadingOptions, examples: list[MultiLabelledText]) -> None:
-    _refuse_unseen_header(table, options, examples, [example.labels for example in examples])
+    _refuse_unseen_header(table, options, examples)
     # 两个标签的 0/1 向量没有重复，看起来像两个标签都有：每一行都如此才认得出来
     if len(examples) > 1 and all(set(example.labels) in _FLAGS for example in examples):
         raise InputError(f"{examples[0].at}{_BY_NAME}")
 
 
 def _refuse_unseen_header(
-    table: Table,
-    options: ReadingOptions,
-    examples: Sequence[LabelledText] | Sequence[MultiLabelledText],
-    labels: Sequence[Sequence[str]],
+    table: Table, options: ReadingOptions, examples: Sequence[LabelledText] | Sequence[MultiLabelledText]
 ) -> None:
     """A header of unknown names would be an example and a class of its own: a first row like that must be told."""
     if table.has_names or options.header is not None or len(examples) < 3:
         return
-    first, rest = examples[0], {label for row in labels[1:] for label in row}
-    cells = (first.text, *labels[0])
+    first, rest = examples[0], {label for example in examples[1:] for label in example.labels}
+    cells = (first.text, *first.labels)
     # 首行在第 1 行、每格都只有几个词、标签在别处不再出现：多半是认不出的表头
     named = all(len(cell) <= 40 and len(cell.split()) <= 5 and not NUMBER.fullmatch(cell) for cell in cells)
-    at_top = not table.has_names and first.place in (f"{table.path}: line 1", f"{table.path}: row 1")
-    if at_top and named and labels[0] and rest.isdisjoint(labels[0]):
+    at_top = first.place in (f"{table.path}: line 1", f"{table.path}: row 1")
+    if at_top and named and first.labels and rest.isdisjoint(first.labels):
         raise InputError(
-            f"{first.at}is it a header? no other line has the label {labels[0][0][:40]!r}; say --header or --no-header"
+            f"{first.at}is it a header? no other line has the label {first.labels[0][:40]!r}; say --header or"
+            " --no-header"
         )
 
 
@@ -280,26 +266,23 @@ def _layout(label: Column) -> Layout:
 def _read_classes(folder: Path, options: ReadingOptions) -> list[LabelledText]:
     """Reads a folder of text files for each class, as IMDb has them."""
     require_used(options, ("faults",), "a folder for each class")
-    examples, faults, others = [], Faults(options), Counter[str]()
+    examples, faults, others = [], Faults(options), list[str]()
     # 整棵树走一遍：没有权限的文件夹要报错，而不是悄悄少一个类
     for path in sorted(walk(str(folder), ("",))):
         own, *inside = path.relative_to(folder).parts
-        if not inside:
-            others["files beside the folders of the classes"] += 1
-        elif own == "unsup":
-            others["files of unsup, which has no label"] += 1
-        elif not os.path.isfile(path):
-            others["entries that are no files, such as broken links"] += 1
-        elif path.suffix.lower() not in (".txt", ".text", ".md", ""):
-            others[f"{path.suffix} files"] += 1
-        else:
-            with faults.skipped():
-                text = Cell(str(path), "text", read_text(path, options.encoding)).text()
-                examples.append(LabelledText(text, None, own, place=str(path)))
+        is_text = path.suffix.lower() in (".txt", ".text", ".md", "") and os.path.isfile(path)
+        # IMDb 的 unsup 没有标签
+        if not inside or own == "unsup" or not is_text:
+            others.append(str(path.relative_to(folder)))
+            continue
+        with faults.skipped():
+            text = Cell(str(path), "text", read_text(path, options.encoding)).text()
+            examples.append(LabelledText(text, None, own, place=str(path)))
     faults.tell(folder, "files")
     if others:
-        left = ", ".join(f"{count:,} {what}" for what, count in others.items())
-        warnings.warn(f"{folder}: left out {left}", stacklevel=4)
+        warnings.warn(
+            f"{folder}: left out {len(others):,} files that are no text of a class: {listed(others)}", stacklevel=4
+        )
     if len({example.label for example in examples}) < 2:
         raise InputError(f"{folder}: is no file; of a folder, a folder of .txt files for each of two classes is read")
     return examples
