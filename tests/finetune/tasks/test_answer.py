@@ -201,7 +201,7 @@ def test_long_passages_are_learned_in_windows(tiny_model, tmp_path):
 def test_a_dev_file_without_answers_cannot_choose(tiny_model, tmp_path):
     answered, unanswerable = (make_example("the man", answer, "the man eats bread .") for answer in ("eats", None))
     train = [answered, unanswerable]
-    with pytest.raises(InputError, match="no question of the dev file has an answer; no epoch can be chosen"):
+    with pytest.raises(InputError, match="the dev file: no question has an answer; no epoch can be chosen"):
         fine_tune(AnsweringTask.of(train), tiny_model, train, [unanswerable], tmp_path / "run", OVERFIT)
 
 

@@ -29,16 +29,6 @@ class ClassScores:
     support: int
 
 
-@dataclass(frozen=True)
-class MultiLabelScores:
-    """How well sets of labels are predicted; `exact_match` is the share of the examples whose whole set is right."""
-
-    micro_f1: float
-    macro_f1: float
-    exact_match: float
-    labels: list[ClassScores]
-
-
 Weights = Sequence[float] | None
 """How much each example counts; None for all alike."""
 
@@ -91,19 +81,24 @@ def class_scores(labels: Sequence[int], predictions: Sequence[int], num_labels: 
     return [scores_from_counts(*each) for each in zip(*counts, strict=True)]
 
 
-def multilabel_scores(labels: ArrayLike, predictions: ArrayLike) -> MultiLabelScores:
-    """Scores sets of labels, both [N, K], 1 or True where an example has the label."""
-    actual, predicted = np.asarray(labels, dtype=bool), np.asarray(predictions, dtype=bool)
-    columns = [(actual & predicted).sum(0), predicted.sum(0), actual.sum(0)]
-    counts = [column.tolist() for column in columns]
-    each = [scores_from_counts(*label) for label in zip(*counts, strict=True)]
+def label_scores(labels: ArrayLike, predictions: ArrayLike) -> list[ClassScores]:
+    """Scores each label of sets of them, both [N, K], 1 or True where an example has the label."""
+    return [scores_from_counts(*label) for label in zip(*_label_counts(labels, predictions), strict=True)]
+
+
+def multilabel_metrics(labels: ArrayLike, predictions: ArrayLike) -> dict[str, float]:
+    """Returns micro F1, macro F1, and the share of sets that are right as a whole; arguments as in `label_scores`."""
     # micro 把各标签的计数先相加再算，常见标签说了算；macro 先各算各的再平均，少见标签一样重
-    return MultiLabelScores(
-        micro_f1=scores_from_counts(*(sum(column) for column in counts)).f1,
-        macro_f1=float(np.mean([scores.f1 for scores in each])),
-        exact_match=float((actual == predicted).all(1).mean()),
-        labels=each,
-    )
+    return {
+        "micro_f1": scores_from_counts(*map(sum, _label_counts(labels, predictions))).f1,
+        "macro_f1": float(np.mean([scores.f1 for scores in label_scores(labels, predictions)])),
+        "exact_match": float((np.asarray(labels, dtype=bool) == np.asarray(predictions, dtype=bool)).all(1).mean()),
+    }
+
+
+def _label_counts(labels: ArrayLike, predictions: ArrayLike) -> list[list[int]]:
+    actual, predicted = np.asarray(labels, dtype=bool), np.asarray(predictions, dtype=bool)
+    return [column.sum(0).tolist() for column in (actual & predicted, predicted, actual)]
 
 
 def scores_from_counts(hits: int, predicted: int, actual: int) -> ClassScores:

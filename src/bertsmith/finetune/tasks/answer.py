@@ -97,6 +97,7 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
     )
     metric: ClassVar[str] = "f1"
     problem: ClassVar[str] = SPANS
+    objective: ClassVar = SpanObjective()
     least_tuned: ClassVar[int] = 500
 
     @classmethod
@@ -119,15 +120,9 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
         # 训练集里有无答案题（SQuAD 2.0）才允许不答；阈值先取 0，之后在开发集上调
         return cls(options.stride, max_answer_tokens, scoring, 0.0 if len(answers) < len(train) else None)
 
-    def check_dev(self, dev: Sequence[QuestionExample]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones."""
-        if not any(example.answers for example in dev):
-            raise InputError("no question of the dev file has an answer; no epoch can be chosen by f1")
-
-    def cautions(self, examples: Sequence[QuestionExample]) -> list[str]:
-        """Says besides where no question has an answer."""
-        none = [] if any(one.answers for one in examples) else ["no question has an answer"]
-        return [*super().cautions(examples), *none]
+    def blind_to(self, examples: Sequence[QuestionExample]) -> list[str]:
+        """Says where no question has an answer."""
+        return [] if any(one.answers for one in examples) else ["no question has an answer"]
 
     def group_of(self, example: QuestionExample) -> str:
         """Returns its passage: it has several questions."""
@@ -153,11 +148,6 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
                 label = (window.head + first, window.head + last) if whole else (0, 0)
                 encoded.append(EncodedExample([window.input_ids], [window.token_type_ids], label))
         return encoded
-
-    @property
-    def objective(self) -> SpanObjective:
-        """Cross-entropy of start and end."""
-        return SpanObjective()
 
     def predicted(self, pipeline: Answer, examples: Sequence[QuestionExample]) -> list[Answered]:
         """Answers the questions."""
@@ -269,8 +259,7 @@ class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
         scores = cmrc_scores(texts, answers)
         # CMRC 没有无答案题：这样的题按 SQuAD 2.0 的规矩计，不答即全对
         silent = np.array([not text for text in texts], dtype=np.float64)
-        exact, f1 = (np.where(impossible, silent, column) for column in (scores.exact_matches, scores.f1s))
-        return SpanScores(float(exact.mean()), float(f1.mean()), exact, f1)
+        return SpanScores(*(np.where(impossible, silent, column) for column in (scores.exact_matches, scores.f1s)))
 
     def _metrics(self, examples: Sequence[QuestionExample], scores: SpanScores) -> dict[str, float]:
         metrics = {"f1": scores.f1, "exact_match": scores.exact_match}

@@ -61,6 +61,8 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
         ),
     )
     metric: ClassVar[str] = "accuracy"
+    problem: ClassVar[str] = CHOICE_SCORES
+    objective: ClassVar = ChoiceObjective()
 
     @classmethod
     def learned_from(cls, train: Sequence[ChoiceExample], _options: NoOptions) -> ChoiceTask:
@@ -80,16 +82,6 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
             )
             for example, (start, end) in zip(examples, bounds, strict=True)
         ]
-
-    @property
-    def objective(self) -> ChoiceObjective:
-        """Cross-entropy over the choices of each question."""
-        return ChoiceObjective()
-
-    @property
-    def problem(self) -> str:
-        """Scores of which a softmax is over the choices of a question."""
-        return CHOICE_SCORES
 
     def rows(self, examples: Sequence[ChoiceExample]) -> list[int]:
         """Returns how many choices each question has."""
@@ -123,7 +115,7 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
 
     def columns(self, examples: Sequence[ChoiceExample]) -> tuple[list[str], list[str]]:
         """Returns the context of every choice, and the choices."""
-        return choice_rows(*_columns(examples))
+        return choice_rows([one.context for one in examples], [one.choices for one in examples])
 
     def told(self, pipeline: Choose, outputs: Tensor, examples: Sequence[ChoiceExample]) -> list[Choice]:
         """Returns the choices."""
@@ -153,10 +145,6 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
         counts = self.rows(examples)
         first, second = (torch.cat([row - row.mean() for row in one.split(counts)]) for one in outputs)
         return super().apart(pipeline, examples, (first, second), weights, count)
-
-    def predicted(self, pipeline: Choose, examples: Sequence[ChoiceExample]) -> list[Choice]:
-        """Chooses for every question."""
-        return pipeline(*_columns(examples))
 
     def metrics(self, examples: Sequence[ChoiceExample], predictions: Sequence[Choice]) -> dict[str, float]:
         """Returns accuracy, and the mean of 1 over the rank of the right choice."""
@@ -188,10 +176,6 @@ class ChoiceTask(WordsTask[ChoiceExample, Choice]):
                 "probabilities": list(choice.probabilities),
                 "input": row,
             }
-
-
-def _columns(examples: Sequence[ChoiceExample]) -> tuple[list[str], list[tuple[str, ...]]]:
-    return [example.context for example in examples], [example.choices for example in examples]
 
 
 def _hits(examples: Sequence[ChoiceExample], predictions: Sequence[Choice]) -> list[bool]:

@@ -23,7 +23,6 @@ from bertsmith.finetune.datasets.texts import (
     LabelledText,
     MultiLabelledText,
     TextOrPair,
-    columns_of,
     labels_of,
     require_known,
     shown,
@@ -44,11 +43,13 @@ from bertsmith.finetune.metrics.calibration import (
     probability_rows,
 )
 from bertsmith.finetune.metrics.classification import (
+    Weights,
     class_counts,
     class_metrics,
     class_scores,
     confusion_matrix,
-    multilabel_scores,
+    label_scores,
+    multilabel_metrics,
     without_matrix,
 )
 from bertsmith.finetune.tasks.task import (
@@ -104,8 +105,12 @@ class TextTask(WordsTask[TextT, PredictionT]):
         return list(pipeline(*self.columns(examples)))
 
     def columns(self, examples: Sequence[TextT]) -> tuple[list[str], list[str] | None]:
-        """Returns the texts, or the pairs, as the task reads them."""
-        return columns_of(examples, self.paired)
+        """Returns all texts, and all second texts where the task reads pairs."""
+        other = next((example for example in examples if (example.pair is not None) != self.paired), None)
+        if other is not None:
+            wanted, found = ("pairs of texts", "a single text") if self.paired else ("single texts", "a pair of texts")
+            raise InputError(f"{other.at}{found}, and the model reads {wanted}; name the columns to read")
+        return [one.text for one in examples], [one.pair or "" for one in examples] if self.paired else None
 
     def told(self, pipeline: Any, outputs: Tensor, _examples: Sequence[TextT]) -> list[PredictionT]:
         """Returns what the pipeline makes of outputs."""
@@ -165,6 +170,7 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
 
     example: ClassVar = LabelledText
     truth: ClassVar = "label"
+    problem_type: ClassVar = SINGLE
     spec: ClassVar = TaskSpec(
         "classify",
         ("classification: one class of several", "分类：多个类别里选一个"),
@@ -189,17 +195,13 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
         weights = tuple(len(train) / (len(labels) * counts[label]) for label in labels) if options.balanced else ()
         return cls(tuple(labels), train[0].pair is not None, weights, known[options.metric])
 
-    def check_dev(self, dev: Sequence[LabelledText]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones."""
-        found = {example.label for example in dev}
+    def blind_to(self, examples: Sequence[LabelledText]) -> list[str]:
+        """Says where a correlation, or the F1 of a class, is of nothing."""
+        found = {example.label for example in examples}
         if self.metric == "matthews" and len(found) < 2:
-            raise InputError("the dev file has one class only; no epoch can be chosen by matthews")
-        if self.metric not in ("accuracy", "macro_f1", "matthews") and self.labels[1] not in found:
-            raise InputError(f"the dev file has no text of {self.labels[1]!r}; no epoch can be chosen by {self.metric}")
-
-    def config_fields(self) -> dict[str, Any]:
-        """Returns one output for each class."""
-        return {"id2label": dict(enumerate(self.labels)), "problem_type": SINGLE}
+            return ["it has one class only"]
+        is_f1 = self.metric not in ("accuracy", "macro_f1", "matthews")
+        return [f"it has no text of {self.labels[1]!r}"] if is_f1 and self.labels[1] not in found else []
 
     @property
     def objective(self) -> ClassificationObjective:
@@ -212,7 +214,7 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
 
     def targets(self, examples: Sequence[LabelledText]) -> list[int]:
         """Returns the number of each example's class."""
-        require_known(examples, [(example.label,) for example in examples], self.labels)
+        require_known(examples, self.labels)
         return self._numbers(examples)
 
     def cautions(self, examples: Sequence[LabelledText]) -> list[str]:
@@ -226,19 +228,16 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
         threshold = best_cut(truth, rows[:, 1]) if len(self.labels) == 2 else None
         return replace(self, temperature=fit_temperature(rows, truth), positive_threshold=threshold)
 
-    def metrics(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Returns accuracy, macro F1 and Matthews correlation; for two classes the F1 of the second as well."""
-        return self._figures(examples, predictions, None)
-
     def weighed_score(
         self, examples: Sequence[LabelledText], predictions: Sequence[Prediction], weights: Sequence[float]
     ) -> float:
         """Returns the metric over weighed counts."""
-        return self.selection_score(self._figures(examples, predictions, weights))
+        return self.selection_score(self.metrics(examples, predictions, weights))
 
-    def _figures(
-        self, examples: Sequence[LabelledText], predictions: Sequence[Prediction], weights: Sequence[float] | None
+    def metrics(
+        self, examples: Sequence[LabelledText], predictions: Sequence[Prediction], weights: Weights = None
     ) -> dict[str, float]:
+        """Returns accuracy, macro F1 and Matthews correlation; for two classes the F1 of the second as well."""
         truth, predicted = self.targets(examples), self._numbers(predictions)
         counts = class_counts(truth, predicted, len(self.labels), weights)
         found = class_metrics(*counts)
@@ -316,6 +315,8 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
 
     example: ClassVar = MultiLabelledText
     truth: ClassVar = "labels"
+    problem_type: ClassVar = MULTI
+    objective: ClassVar = MultiLabelObjective()
     spec: ClassVar = TaskSpec(
         "multilabel",
         ("labels, any number of them", "多标签：可以有任意多个"),
@@ -340,24 +341,14 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
         """Returns its labels."""
         return example.labels
 
-    def config_fields(self) -> dict[str, Any]:
-        """Returns one output for each label."""
-        return {"id2label": dict(enumerate(self.labels)), "problem_type": MULTI}
-
-    def check_dev(self, dev: Sequence[MultiLabelledText]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones."""
-        if not any(example.labels for example in dev):
-            raise InputError("no text of the dev file has a label; no epoch can be chosen by it")
+    def blind_to(self, examples: Sequence[MultiLabelledText]) -> list[str]:
+        """Says where there is no label to find."""
+        return [] if any(example.labels for example in examples) else ["no text has a label"]
 
     def cautions(self, examples: Sequence[MultiLabelledText]) -> list[str]:
         """Says besides where all have the same labels."""
         same = alike((one.labels for one in examples), "all have the same labels: the figures say nothing of others")
         return [*super().cautions(examples), *same]
-
-    @property
-    def objective(self) -> MultiLabelObjective:
-        """Binary cross-entropy."""
-        return MultiLabelObjective()
 
     def targets(self, examples: Sequence[MultiLabelledText]) -> list[list[int]]:
         """Returns a 0 or 1 for each label of each example."""
@@ -384,8 +375,7 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
     ) -> dict[str, float]:
         """Returns micro F1, macro F1, and the share of texts whose labels are all right."""
         decided = probability_rows(predictions, self.labels) > self.threshold
-        scores = multilabel_scores(self._indicators(examples), decided)
-        return {"micro_f1": scores.micro_f1, "macro_f1": scores.macro_f1, "exact_match": scores.exact_match}
+        return multilabel_metrics(self._indicators(examples), decided)
 
     def evaluate(self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]) -> Evaluation:
         """Adds intervals, the table by label, and the texts with the least likely true labels."""
@@ -407,7 +397,7 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
         return Evaluation(
             self.metrics(examples, predictions),
             intervals={"micro_f1": bootstrap_interval(counts, f1_of_means), "exact_match": bootstrap_interval(right)},
-            classes=dict(zip(self.labels, multilabel_scores(truth, decided).labels, strict=True)),
+            classes=dict(zip(self.labels, label_scores(truth, decided), strict=True)),
             mistakes=worst(wrong),
             calibration=calibration(probabilities, truth, self.temperature),
             thresholds={
@@ -423,7 +413,7 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
         return {"prediction": ",".join(labels), "labels": labels, "probabilities": found.probabilities}
 
     def _indicators(self, examples: Sequence[MultiLabelledText]) -> NDArray[np.int64]:
-        require_known(examples, [example.labels for example in examples], self.labels)
+        require_known(examples, self.labels)
         place = {label: number for number, label in enumerate(self.labels)}
         table = np.zeros((len(examples), len(self.labels)), dtype=np.int64)
         for row, example in zip(table, examples, strict=True):

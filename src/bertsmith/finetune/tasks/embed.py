@@ -140,6 +140,7 @@ class EmbeddingTask(OutputsTask[VectorExample, "NDArray[np.float32]"]):
     dims: int = 0
     weight: float | None = option(None, min=0.0, max=1.0)
 
+    unasked: ClassVar = {"default_prompt": "", "dims": 0, "weight": None}
     has_folds: ClassVar[bool] = False
     obeys_folder: ClassVar[bool] = True
     spec: ClassVar = TaskSpec(
@@ -232,11 +233,6 @@ class EmbeddingTask(OutputsTask[VectorExample, "NDArray[np.float32]"]):
             taken["default_prompt"] = default
         return replace(self, **taken, dims=0 if self.matryoshka else says.dims)
 
-    def describe(self) -> dict[str, Any]:
-        """Returns everything, and what the folder asked for unasked only where there is some."""
-        told = super().describe().items()
-        return {name: value for name, value in told if name not in _UNASKED or value != _UNASKED[name]}
-
     def as_in(self, folder: Path) -> EmbeddingTask:
         """Returns the task with everything that a folder says of its vectors, to score them as they are used."""
         says = read_sentence_folder(folder)
@@ -274,13 +270,14 @@ class EmbeddingTask(OutputsTask[VectorExample, "NDArray[np.float32]"]):
         )
         write_sentence_folder(folder, says, config.hidden_size)
 
+    def blind_to(self, examples: Sequence[VectorExample]) -> list[str]:
+        """Says where there is nothing to correlate with."""
+        return alike((example.score for example in examples if isinstance(example, ScoredText)), SAME_SCORES)
+
     def check_dev(self, dev: Sequence[VectorExample]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones."""
-        scores = {example.score for example in dev if isinstance(example, ScoredText)}
-        if len(scores) == 1:
-            raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
-        if not scores:
-            require_different(to_learn(dev), "the dev file")
+        """Makes sure besides that there are two classes, or two texts to find."""
+        super().check_dev(dev)
+        require_different(to_learn(dev), "the dev file")
 
     @staticmethod
     def sequences_of(example: VectorExample) -> list[tuple[str, ...]]:
@@ -292,9 +289,7 @@ class EmbeddingTask(OutputsTask[VectorExample, "NDArray[np.float32]"]):
         texts = {example.positive for example in examples if isinstance(example, RelatedTexts)}
         texts |= {example.id for example in examples if isinstance(example, CorpusPassage)}
         said = f"there are {len(texts)} texts to find only: chance alone finds the right one among the first ten"
-        scores = (example.score for example in examples if isinstance(example, ScoredText))
-        few = [said] if 0 < len(texts) <= FEW else []
-        return [*super().cautions(examples), *few, *alike(scores, SAME_SCORES)]
+        return [*super().cautions(examples), *([said] if 0 < len(texts) <= FEW else [])]
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[VectorExample], max_length: int) -> list[EncodedExample]:
         """Returns the texts of each example: a query, its positive and its negatives, or the text of a class.
@@ -346,12 +341,45 @@ class EmbeddingTask(OutputsTask[VectorExample, "NDArray[np.float32]"]):
         ]
 
     def batches(self, encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator) -> list[list[int]]:
-        """Divides an epoch into batches that hold no positive twice, and of each class an even number of texts."""
-        return deal(encoded, size, draws, self._needs)
+        """Divides an epoch into batches with no positive twice; of a class an even number, an odd text is left out."""
+        if self._needs == "scores":
+            return super().batches(encoded, size, draws)
+        groups: dict[int, list[int]] = {}
+        is_classes = len(encoded[0].input_ids) == 1
+        for number in draws.permutation(len(encoded)).tolist():
+            identities, _ = encoded[number].label
+            # 一条文本按类分组，一对按正例分组
+            groups.setdefault(identities[0] if is_classes else identities[1], []).append(number)
+        if is_classes:
+            # 一类里两两成对：落单的一条这一轮不学，下一轮轮到别人
+            pairs = [group[n : n + 2] for group in groups.values() for n in range(0, len(group) - 1, 2)]
+            count = -(-len(pairs) // max(1, size // 2))
+            dealt = [[number for pair in pairs[first::count] for number in pair] for first in range(count)]
+        else:
+            # 像发牌一样轮流发给各批：同一个正例的几份挨在一起，必然落到不同的批
+            cards = [number for group in groups.values() for number in group]
+            count = max(-(-len(cards) // size), *map(len, groups.values()))
+            dealt = [cards[first::count] for first in range(count)]
+        return [dealt[number] for number in draws.permutation(count).tolist()]
 
     def batch(self, encoded: Sequence[EncodedExample]) -> VectorBatch:
         """Lays out queries, positives and negatives; of texts with classes, every two of a class are a pair."""
-        return lay_out(encoded, self._needs)
+        if len(encoded[0].input_ids) == 1:
+            encoded = _paired(encoded)
+        columns = [[example.input_ids[side] for example in encoded] for side in (0, 1)]
+        numbers = [[example.label[0][side] for example in encoded] for side in (0, 1)]
+        negatives = [ids for example in encoded for ids in example.input_ids[2:]]
+        owners = [number for number, example in enumerate(encoded) for _ in example.input_ids[2:]]
+        targets = [target for example in encoded for target in example.label[1]]
+        if self._needs == "teacher":
+            sides = [[example.label[1][side] for example in encoded] for side in (0, 1)]
+            targets = [*sides[0], *sides[1], *(each for example in encoded for each in example.label[1][2:])]
+        return VectorBatch.of(
+            [*columns[0], *columns[1], *negatives],
+            [*numbers[0], *numbers[1], *(number for example in encoded for number in example.label[0][2:])],
+            owners,
+            torch.from_numpy(np.array(targets, dtype=np.float32)),
+        )
 
     def pipeline(self, model: Backbone, tokenizer: Tokenizer, inference: InferenceConfig) -> Embed:
         """Returns the encoder; the prompts are put before the texts here."""
@@ -416,9 +444,6 @@ class EmbeddingTask(OutputsTask[VectorExample, "NDArray[np.float32]"]):
         return []
 
 
-_UNASKED = {"default_prompt": "", "dims": 0, "weight": None}
-
-
 def _roles(example: VectorExample) -> list[tuple[str, str]]:
     """Returns the texts of an example, each with whether it asks or answers; texts that are compared both ask."""
     if isinstance(example, RelatedTexts):
@@ -426,50 +451,6 @@ def _roles(example: VectorExample) -> list[tuple[str, str]]:
     if isinstance(example, ScoredText):
         return [(QUERY, example.text), (QUERY, example.pair or "")]
     return [(PASSAGE if isinstance(example, CorpusPassage) else QUERY, example.text)]
-
-
-def deal(encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator, needs: Needs) -> list[list[int]]:
-    """Divides an epoch into batches with no positive twice, and of a class an even number; an odd text is left out."""
-    order = draws.permutation(len(encoded)).tolist()
-    if needs == "scores":
-        return [order[first : first + size] for first in range(0, len(order), size)]
-    groups: dict[int, list[int]] = {}
-    is_classes = len(encoded[0].input_ids) == 1
-    for number in order:
-        identities, _ = encoded[number].label
-        # 一条文本按类分组，一对按正例分组
-        groups.setdefault(identities[0] if is_classes else identities[1], []).append(number)
-    if is_classes:
-        # 一类里两两成对：落单的一条这一轮不学，下一轮轮到别人
-        pairs = [group[n : n + 2] for group in groups.values() for n in range(0, len(group) - 1, 2)]
-        count = -(-len(pairs) // max(1, size // 2))
-        dealt = [[number for pair in pairs[first::count] for number in pair] for first in range(count)]
-    else:
-        # 像发牌一样轮流发给各批：同一个正例的几份挨在一起，必然落到不同的批
-        cards = [number for group in groups.values() for number in group]
-        count = max(-(-len(cards) // size), *map(len, groups.values()))
-        dealt = [cards[first::count] for first in range(count)]
-    return [dealt[number] for number in draws.permutation(count).tolist()]
-
-
-def lay_out(encoded: Sequence[EncodedExample], needs: Needs) -> VectorBatch:
-    """Lays out queries, positives and negatives; of texts with classes, every two of a class are a pair."""
-    if len(encoded[0].input_ids) == 1:
-        encoded = _paired(encoded)
-    columns = [[example.input_ids[side] for example in encoded] for side in (0, 1)]
-    numbers = [[example.label[0][side] for example in encoded] for side in (0, 1)]
-    negatives = [ids for example in encoded for ids in example.input_ids[2:]]
-    owners = [number for number, example in enumerate(encoded) for _ in example.input_ids[2:]]
-    targets = [target for example in encoded for target in example.label[1]]
-    if needs == "teacher":
-        sides = [[example.label[1][side] for example in encoded] for side in (0, 1)]
-        targets = [*sides[0], *sides[1], *(each for example in encoded for each in example.label[1][2:])]
-    return VectorBatch.of(
-        [*columns[0], *columns[1], *negatives],
-        [*numbers[0], *numbers[1], *(number for example in encoded for number in example.label[0][2:])],
-        owners,
-        torch.from_numpy(np.array(targets, dtype=np.float32)),
-    )
 
 
 def _paired(encoded: Sequence[EncodedExample]) -> list[EncodedExample]:

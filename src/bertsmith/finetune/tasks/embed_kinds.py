@@ -173,10 +173,7 @@ def _of_scored(examples: Sequence[Any], vectors: Sequence[Vectors], similarity: 
 
 @dataclass(frozen=True)
 class _Corpus:
-    """D texts, each once, with vectors [D, H]; Q queries; of each query, number of a text → its grade.
-
-    `own` is the number of the text that a query is itself, None where it is none of the texts.
-    """
+    """D texts, each once; Q queries; of each query, number of a text → its grade, and the text that it is itself."""
 
     texts: list[str]
     text_vectors: Vectors

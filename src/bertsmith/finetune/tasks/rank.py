@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,11 @@ class RankingTask(WordsTask[RankingExample, float]):
         ),
     )
     metric: ClassVar[str] = "mrr"
+    problem: ClassVar[str] = RELEVANCE
+    # 一个输出，没有类型：CrossEncoder 就是这样存的
+    labels = ("relevance",)
+    # 一个输出的二元交叉熵就是只有一个标签的多标签损失，目标可以是 0 到 1 之间的数
+    objective: ClassVar = MultiLabelObjective()
     obeys_folder: ClassVar[bool] = True
 
     @classmethod
@@ -96,11 +101,6 @@ class RankingTask(WordsTask[RankingExample, float]):
         if len({example.relevance for example in train}) < 2:
             raise InputError("the texts of the training file are all equally relevant; there is nothing to learn")
         return cls()
-
-    @property
-    def problem(self) -> str:
-        """Log odds of relevance."""
-        return RELEVANCE
 
     def targets(self, examples: Sequence[RankingExample]) -> list[list[float]]:
         """Returns how relevant each text is."""
@@ -131,10 +131,6 @@ class RankingTask(WordsTask[RankingExample, float]):
     def said(self, pipeline: Rank, outputs: Tensor) -> list[str]:
         """Returns the scores."""
         return [f"{score:.3f}" for score in pipeline.told(outputs)]
-
-    def config_fields(self) -> dict[str, Any]:
-        """Returns one output, without a problem type: what `CrossEncoder` saves."""
-        return {"id2label": {0: "relevance"}, "problem_type": None}
 
     def starting_from(self, folder: Path) -> RankingTask:
         """Returns the task with the prompt and the activation of a ranker."""
@@ -175,21 +171,10 @@ class RankingTask(WordsTask[RankingExample, float]):
         """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, the prompt before the query."""
         return super().encode(tokenizer, [replace(one, query=self.prompt + one.query) for one in examples], max_length)
 
-    @property
-    def objective(self) -> MultiLabelObjective:
-        """Binary cross-entropy."""
-        # 一个输出的二元交叉熵就是只有一个标签的多标签损失，目标可以是 0 到 1 之间的数
-        return MultiLabelObjective()
-
     def example_from(self, record: Record) -> RankingExample:
         """Returns a query and a text with their relevance."""
         query, text = record["input"]
         return RankingExample(query, text, record["prediction"])
-
-    def predicted(self, pipeline: Rank, examples: Sequence[RankingExample]) -> list[float]:
-        """Scores the pairs."""
-        scores: list[float] = pipeline.scores(*self.columns(examples)).tolist()
-        return scores
 
     def metrics(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> dict[str, float]:
         """Returns means over the queries that have a relevant text.

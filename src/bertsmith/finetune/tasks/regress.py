@@ -28,6 +28,7 @@ from bertsmith.finetune.tasks.task import (
     Task,
     TaskSpec,
     alike,
+    last_layer,
     worst,
 )
 from bertsmith.inference.classify import REGRESSION, Regress
@@ -45,6 +46,10 @@ class RegressionTask(TextTask[ScoredText, float]):
 
     example: ClassVar = ScoredText
     truth: ClassVar = "score"
+    labels = ("score",)
+    problem_type: ClassVar = REGRESSION
+    objective: ClassVar = RegressionObjective()
+    """Mean squared error, in units of the spread: guessing the mean gives 1."""
     spec: ClassVar = TaskSpec(
         "regress",
         ("a number", "回归：给出一个数"),
@@ -77,10 +82,6 @@ class RegressionTask(TextTask[ScoredText, float]):
             )
         return cls(mean, train[0].pair is not None, spread)
 
-    def config_fields(self) -> dict[str, Any]:
-        """Returns one output."""
-        return {"id2label": {0: "score"}, "problem_type": REGRESSION}
-
     def selection_score(self, metrics: dict[str, float]) -> float:
         """Returns Pearson's correlation to three digits, and below them how small the error is."""
         # 相关系数不看尺度：输出全挤在均值附近也能接近 1，所以千分位上持平的几轮里，取误差最小的
@@ -96,10 +97,9 @@ class RegressionTask(TextTask[ScoredText, float]):
         error = math.sqrt(np.average((truth - found) ** 2, weights=weights))
         return self.selection_score({"pearson": covariance[0, 1] / scale if scale else 0.0, "rmse": error})
 
-    def check_dev(self, dev: Sequence[ScoredText]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones."""
-        if len({example.score for example in dev}) < 2:
-            raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
+    def blind_to(self, examples: Sequence[ScoredText]) -> list[str]:
+        """Says where there is nothing to correlate with."""
+        return alike((example.score for example in examples), SAME_SCORES)
 
     def targets(self, examples: Sequence[ScoredText]) -> list[float]:
         """Returns the number of each example in units of the spread, from the mean."""
@@ -110,21 +110,16 @@ class RegressionTask(TextTask[ScoredText, float]):
         """Returns a model to train; a head that is kept gives numbers like those of its file, and learns these here."""
         model = super().build(folder, settings)
         if not self.fresh_because(folder, settings):
-            last = _last(model)
+            last = last_layer(model)
             with torch.no_grad():
                 last.weight.div_(self.spread)
                 last.bias.sub_(self.mean).div_(self.spread)
         return model
 
-    def cautions(self, examples: Sequence[ScoredText]) -> list[str]:
-        """Says besides where there is nothing to correlate with."""
-        return [*super().cautions(examples), *alike((example.score for example in examples), SAME_SCORES)]
-
     @contextmanager
     def on_scale(self, model: PretrainedModel) -> Iterator[None]:
         """Folds spread and mean into the last layer, so that it gives scores; afterwards restores it bit for bit."""
-        last = _last(model)
-        weight, bias = last.weight, last.bias
+        weight, bias = last_layer(model).weight, last_layer(model).bias
         learned = [parameter.detach().clone() for parameter in (weight, bias)]
         with torch.no_grad():
             weight.mul_(self.spread)
@@ -135,11 +130,6 @@ class RegressionTask(TextTask[ScoredText, float]):
             with torch.no_grad():
                 for parameter, before in zip((weight, bias), learned, strict=True):
                     parameter.copy_(before)
-
-    @property
-    def objective(self) -> RegressionObjective:
-        """Mean squared error, in units of the spread: guessing the mean gives 1."""
-        return RegressionObjective()
 
     def from_teacher(self, teacher: Task[Any, Any], rows: Tensor) -> Tensor:  # noqa: ARG002
         """Returns the teacher's numbers, which are like those of its file, in units of the spread."""
@@ -172,8 +162,3 @@ class RegressionTask(TextTask[ScoredText, float]):
     def record(found: float) -> Record:
         """Returns the number."""
         return {"prediction": float(found)}
-
-
-def _last(model: PretrainedModel) -> Any:
-    assert isinstance(model, ModelForSequenceClassification)
-    return model.classifier.get_submodule(model.classifier.output)

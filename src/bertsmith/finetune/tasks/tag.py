@@ -87,6 +87,8 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
 
     # 每个词都是一个例子
     least_tuned: ClassVar[int] = 10
+    unasked: ClassVar = {"scheme": "", "outside": 0.0}
+    objective: ClassVar = TaggingObjective()
     spec: ClassVar = TaskSpec(
         "tag",
         ("tagging: a tag for every word", "标注：每个词一个标签"),
@@ -114,16 +116,15 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
         labels = labels_of_words(train)
         return cls(labels, constrained=options.constrained, scheme=_scheme_of(labels, train, options.constrained))
 
-    def describe(self) -> dict[str, Any]:
-        """Returns the tags, the scheme where the tags do not say it, and what `O` must be likelier by."""
-        return {name: value for name, value in super().describe().items() if name not in ("scheme", "outside") or value}
+    def blind_to(self, examples: Sequence[TaggedWords]) -> list[str]:
+        """Says where there is no entity to find."""
+        empty = self.metric == "f1" and all(tag == OUTSIDE for example in examples for tag in example.tags)
+        return ["it has no entity, so entity F1 is 0 whatever is predicted"] if empty else []
 
     def cautions(self, examples: Sequence[TaggedWords]) -> list[str]:
-        """Says besides where there is no entity to find, and where tags are too many for a confusion matrix."""
-        empty = marks_entities(self.labels) and all(tag == OUTSIDE for example in examples for tag in example.tags)
-        none = ["it has no entity, so entity F1 is 0 whatever is predicted"] * empty
+        """Says besides where plain tags are all the same, or too many for a confusion matrix."""
         if self.metric == "f1":
-            return [*super().cautions(examples), *none]
+            return super().cautions(examples)
         tags = (tag for example in examples for tag in example.tags)
         one = alike(tags, "all words are {!r}: the figures say nothing of other tags")
         return [*super().cautions(examples), *one, *without_matrix(len(self.labels))]
@@ -132,10 +133,6 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
     def metric(self) -> str:
         """Entity F1 where the tags mark entities, otherwise the share of words with the right tag."""
         return "f1" if marks_entities(self.labels) else "accuracy"
-
-    def config_fields(self) -> dict[str, Any]:
-        """Returns one output for each tag."""
-        return {"id2label": dict(enumerate(self.labels)), "problem_type": None}
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[TaggedWords], max_length: int) -> list[EncodedExample]:
         """Returns one sequence for each sentence, several where it is too long.
@@ -159,21 +156,11 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
         """Returns the types of its entities, or the tags of its words."""
         return tuple({entity.type for entity in self._entities(example.tags)})
 
-    def check_dev(self, dev: Sequence[TaggedWords]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones."""
-        if marks_entities(self.labels) and all(tag == OUTSIDE for example in dev for tag in example.tags):
-            raise InputError("the dev file has no entity; no epoch can be chosen by it")
-
     def batch(self, encoded: Sequence[EncodedExample]) -> LabelledBatch:
         """Returns N sequences with labels [T] int64, and weights [T] where they differ."""
         labels = torch.tensor([label for example in encoded for label in example.label])
         weights = weights_of([example.weight for example in encoded for _ in example.label])
         return LabelledBatch(tokens_of(encoded), labels, weights)
-
-    @property
-    def objective(self) -> TaggingObjective:
-        """Cross-entropy over words."""
-        return TaggingObjective()
 
     def predicted(self, pipeline: Tag, examples: Sequence[TaggedWords]) -> list[WordTags]:
         """Tags the sentences."""

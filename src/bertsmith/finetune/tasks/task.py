@@ -220,6 +220,10 @@ class Task(Checked, ABC, Generic[ExampleT, PredictionT]):
     """One shape of fine-tuning; what has a body here suits most tasks, what is abstract each of them writes."""
 
     spec: ClassVar[TaskSpec]
+    problem_type: ClassVar[str | None] = None
+    """Field of `config.json`: what the outputs mean, where they are classes, labels or a number."""
+    unasked: ClassVar[Mapping[str, Any]] = {}
+    """Fields that `task.json` has only where they are something else than this."""
     has_folds: ClassVar[bool] = True
     """Whether predictions for the parts of a file, by several models, can be scored together."""
     least_tuned: ClassVar[int] = 100
@@ -260,8 +264,8 @@ class Task(Checked, ABC, Generic[ExampleT, PredictionT]):
 
     def describe(self) -> dict[str, Any]:
         """Returns what else than the weights makes the model, as JSON: labels, thresholds."""
-        found: dict[str, Any] = to_json(self)
-        return found
+        told = to_json(self).items()
+        return {name: value for name, value in told if name not in self.unasked or value != self.unasked[name]}
 
     @classmethod
     def from_description(cls: type[TaskT], values: dict[str, Any]) -> TaskT:
@@ -278,7 +282,7 @@ class Task(Checked, ABC, Generic[ExampleT, PredictionT]):
     def config_fields(self) -> dict[str, Any]:
         """Returns the fields of `config.json` that the task sets."""
         # 起始文件夹若是别的任务的模型，它的标签名不能留下：别的库按标签数建头，会装不进去
-        return {"id2label": {}, "problem_type": None}
+        return {"id2label": dict(enumerate(getattr(self, "labels", ()))), "problem_type": self.problem_type}
 
     def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedModel:
         """Returns a model to train: that of a folder whose head is kept, else its encoder under a fresh head."""
@@ -313,8 +317,14 @@ class Task(Checked, ABC, Generic[ExampleT, PredictionT]):
     def add_files(self, folder: Path, config: ModelConfig, max_length: int) -> None:
         """Adds to a saved model or adapter what other tools read of the task; here nothing."""
 
+    def blind_to(self, _examples: Sequence[ExampleT]) -> list[str]:
+        """Returns why the metric cannot tell good models from bad ones on a file; here nothing."""
+        return []
+
     def check_dev(self, dev: Sequence[ExampleT]) -> None:
         """Makes sure that the metric can tell good epochs from bad ones on the dev file."""
+        for reason in self.blind_to(dev):
+            raise InputError(f"the dev file: {reason}; no epoch can be chosen by {self.metric}")
 
     @abstractmethod
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], max_length: int) -> list[EncodedExample]:
@@ -411,8 +421,8 @@ class Task(Checked, ABC, Generic[ExampleT, PredictionT]):
 
     def cautions(self, examples: Sequence[ExampleT]) -> list[str]:
         """Says what the examples of a file are too few or too alike to tell."""
-        count = len(examples)
-        return [f"there are {count} examples only: a figure on so few says little"] if count < FEW else []
+        few = f"there are {len(examples)} examples only: a figure on so few says little"
+        return [*([few] if len(examples) < FEW else []), *self.blind_to(examples)]
 
     def scored(
         self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT], learned: Collection[Hashable] = ()
@@ -534,6 +544,10 @@ class WordsTask(AdditiveTask[ExampleT, PredictionT]):
         outputs: Tensor = pipeline.logits(*self.columns(examples))
         return outputs
 
+    def predicted(self, pipeline: Any, examples: Sequence[ExampleT]) -> list[PredictionT]:
+        """Returns what the pipeline says of each example."""
+        return self.told(pipeline, self.outputs(pipeline, examples), examples)
+
 
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:
     """Returns the model of a folder, with its head where that is for the same labels, else under fresh heads."""
@@ -551,17 +565,17 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
     model = architecture.from_pretrained(folder, **{name: one for name, one in changes.items() if name != "id2label"})
     if labels:
         if len(labels) > 1:
-            reorder_outputs(model, [known.index(label) for label in labels.values()])
+            order, last = [known.index(label) for label in labels.values()], last_layer(model)
+            with torch.no_grad():
+                for parameter in (last.weight, last.bias):
+                    parameter.copy_(parameter[order])
         model.set_config(model.config.changed(id2label=labels))
     return model
 
 
-def reorder_outputs(model: Any, order: Sequence[int]) -> None:
-    """Puts the outputs of a model's head into another order, in place."""
-    last = model.classifier.get_submodule(model.classifier.output)
-    with torch.no_grad():
-        for parameter in (last.weight, last.bias):
-            parameter.copy_(parameter[list(order)])
+def last_layer(model: Any) -> Any:
+    """Returns the layer of a model's head that gives the outputs."""
+    return model.classifier.get_submodule(model.classifier.output)
 
 
 def fresh_because(
