@@ -99,15 +99,9 @@ def fitted(
 ) -> tuple[Floats, float, list[Floats]]:
     """Fits parameters for each strength, and to all, more exactly, for the one with the least loss on what is held out.
 
-    Args:
-        pieces: what is learned beside each part that is held out: features [N, F], and the losses of their outputs.
-        whole: the same of all that is learned.
-        held_loss: of what is held out, with the parameters of each piece.
-        strengths: to choose from, rising.
-        shape: of the parameters: F rows of weights, one of biases, then further ones, C columns.
-
-    Returns:
-        The parameters, the strength, and the parameters of each piece.
+    The `pieces`, one beside each part that is held out, and the `whole` are features [N, F] and the losses of their
+    outputs. Parameters have the `shape` of F rows of weights, one of biases, then further ones, by C columns. Returns
+    them, the strength, and those of each piece.
     """
     tables: list[Floats] = [np.zeros(shape)] * len(pieces)
     best: tuple[float, float, list[Floats]] | None = None

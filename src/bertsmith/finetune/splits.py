@@ -160,24 +160,22 @@ def _latest(examples: Sequence[Any], share: int, groups: Sequence[int], count: i
 
 
 def almost_equal(task: Task[ExampleT, Any], examples: Sequence[ExampleT]) -> list[int]:
-    """Returns the group of each example: the number of one of those that it is equal or almost equal to."""
+    """Returns the group of each example: that of those that it is equal or almost equal to."""
     return _joined([_keys(task, example, near=True) for example in examples])
 
 
 def _joined(keys: Sequence[Iterable[Hashable]]) -> list[int]:
     """Returns the group of each example: those that share a key are in one, also over others between them."""
-    parent = list(range(len(keys)))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(number: int) -> int:
-        while parent[number] != number:
-            parent[number] = number = parent[parent[number]]
-        return number
-
-    first: dict[Hashable, int] = {}
-    for number, own in enumerate(keys):
-        for key in own:
-            parent[root(number)] = root(first.setdefault(key, number))
-    return [root(number) for number in range(len(keys))]
+    numbers: dict[Hashable, int] = {}
+    # 例子和它们的键是图上的点：连在一起的是一组
+    edges = [(n, len(keys) + numbers.setdefault(key, len(numbers))) for n, own in enumerate(keys) for key in own]
+    size = len(keys) + len(numbers)
+    graph = coo_array((np.ones(len(edges)), np.array(edges, dtype=np.int64).reshape(-1, 2).T), shape=(size, size))
+    groups: list[int] = connected_components(graph, directed=False)[1][: len(keys)].tolist()
+    return groups
 
 
 _DRAWS = generator(0, "finetune/almost equal")

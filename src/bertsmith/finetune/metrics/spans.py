@@ -13,6 +13,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,12 +32,20 @@ _CLITIC = re.compile(r"(.+?)(n't|'(?:s|m|d|ll|re|ve)?|(?<=^can)not)")
 
 @dataclass(frozen=True)
 class SpanScores:
-    """How well questions are answered: exact match and F1, the means of those of each question, [N] in [0, 1]."""
+    """How well each question is answered, [N] in [0, 1], and the means."""
 
-    exact_match: float
-    f1: float
     exact_matches: NDArray[np.float64]
     f1s: NDArray[np.float64]
+
+    @property
+    def exact_match(self) -> float:
+        """The share of the answers that are exactly right."""
+        return float(self.exact_matches.mean())
+
+    @property
+    def f1(self) -> float:
+        """The mean F1."""
+        return float(self.f1s.mean())
 
 
 def squad_scores(
@@ -109,13 +118,12 @@ def _score(
     f1: Callable[[str, str], float],
 ) -> SpanScores:
     pairs = list(zip(predictions, answers, strict=True))
-    exacts, f1s = (
-        np.array([max((rule(guess, text) for text in texts), default=0.0) for guess, texts in pairs], dtype=np.float64)
-        for rule in (exact, f1)
+    return SpanScores(
+        *(
+            np.array([max((rule(guess, text) for text in texts), default=0.0) for guess, texts in pairs])
+            for rule in (exact, f1)
+        )
     )
-    if not pairs:
-        return SpanScores(0.0, 0.0, exacts, f1s)
-    return SpanScores(float(exacts.mean()), float(f1s.mean()), exacts, f1s)
 
 
 def _squad_exact(prediction: str, answer: str) -> float:
@@ -140,20 +148,8 @@ def _cmrc_exact(prediction: str, answer: str) -> float:
 
 def _cmrc_f1(prediction: str, answer: str) -> float:
     guess, true = mixed_segments(prediction), mixed_segments(answer)
-    same = _longest_common_run(guess, true)
+    same = SequenceMatcher(None, guess, true, autojunk=False).find_longest_match().size
     return 2 * same / (len(guess) + len(true)) if same else 0.0
-
-
-def _longest_common_run(first: Sequence[str], second: Sequence[str]) -> int:
-    numbers = {segment: number for number, segment in enumerate(dict.fromkeys([*first, *second]))}
-    row = np.array([numbers[segment] for segment in second], dtype=np.int64)
-    lengths = np.zeros(len(second) + 1, dtype=np.int64)
-    longest = 0
-    for segment in first:
-        # 动态规划的一行：在 j 处结束的公共串，长度是上一行 j-1 处的加一，不相等则为零
-        lengths[1:] = np.where(row == numbers[segment], lengths[:-1] + 1, 0)
-        longest = max(longest, int(lengths.max()))
-    return longest
 
 
 def _latin_words(text: str) -> list[str]:
