@@ -3,11 +3,10 @@ import random
 
 import pytest
 
-from bertsmith.errors import InputError, RunFolderError
+from bertsmith.errors import RunFolderError
 from bertsmith.finetune.baselines import (
     add_baselines,
     baselines_of,
-    check_baselines,
     most_frequent_tags,
     read_baselines,
 )
@@ -74,19 +73,6 @@ def test_words_get_their_most_frequent_tag(tmp_path):
     assert evaluation.metrics["accuracy"] == 7 / 8
     found = read_baselines(tmp_path)
     assert (found.on, found.evaluations) == ("dev", {"most frequent tag": evaluation})
-
-
-@pytest.mark.parametrize(
-    ("odd", "message"),
-    [
-        (LabelledText("the man", None, "odd"), "label 'odd' does not occur"),
-        (LabelledText("the man", "a", "yes"), "a pair of texts"),
-    ],
-)
-def test_what_cannot_be_scored_is_said_before(odd, message):
-    examples = bags(20, 0)
-    with pytest.raises(InputError, match=message):
-        check_baselines(ClassificationTask.of(examples), examples, [odd], None)
 
 
 def test_balanced_words_look_for_the_rare_class():

@@ -7,7 +7,7 @@ import transformers
 import yaml
 from huggingface_hub import ModelCard
 
-from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.errors import CheckpointError
 from bertsmith.finetune.card import DataFile, model_card
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.metrics import Interval
@@ -59,7 +59,6 @@ def test_scores_data_and_labels_are_told(tiny_model):
     assert "epoch 2 was the best on dev" in text
     assert "It reads 24 word pieces at a time" in text
     assert "Upper and lower case are the same to it." in text
-    assert re.search(r"\d+ % are Latin", text)
     assert "dev figures are somewhat too good; the test figures are not" in text
 
 
@@ -161,8 +160,6 @@ def test_every_task_has_a_card_whose_code_is_code(tiny_model, name):
         compile(block, "card", "exec")
 
 
-def test_what_cannot_be_is_said(tiny_model, tmp_path):
-    with pytest.raises(ConfigError, match="name of the test file"):
-        card(tiny_model, ClassificationTask(("no", "yes")), files={k: FILES[k] for k in ("train", "dev")})
+def test_what_cannot_be_is_said(tmp_path):
     with pytest.raises(CheckpointError):
         card(tmp_path, ClassificationTask(("no", "yes")))

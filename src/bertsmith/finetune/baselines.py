@@ -44,14 +44,6 @@ def read_baselines(run: str | Path) -> BaselineScores | None:
     return read_json(path, BaselineScores, RunFolderError, advice) if path.exists() else None
 
 
-def check_baselines(task: Task[Any, Any], *parts: Sequence[Any] | None) -> None:
-    """Makes sure, before anything is trained, that the baselines can read every part."""
-    if isinstance(task, ClassificationTask):
-        for examples in parts:
-            task.targets(examples or ())
-            task.columns(examples or ())
-
-
 def add_baselines(
     run: Path,
     task: Task[Any, Any],

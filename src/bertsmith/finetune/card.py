@@ -6,14 +6,11 @@ It says only what the run knows for certain. The license is left to whoever publ
 from __future__ import annotations
 
 import json
-import unicodedata
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import ConfigError
 from bertsmith.finetune.datasets import shown_path
 from bertsmith.finetune.metrics import in_words
 from bertsmith.finetune.reading import FilesRead
@@ -24,7 +21,7 @@ from bertsmith.finetune.trials import SearchResult
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelConfig
 from bertsmith.reporting.page import environment
-from bertsmith.tokenizer import Tokenizer, load_tokenizer
+from bertsmith.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -67,12 +64,9 @@ def model_card(
     read: FilesRead | None = None,
 ) -> str:
     """Returns the text of the card: Markdown with YAML front matter."""
-    missing = {"train", "dev", *([] if result.test is None else ["test"])} - files.keys()
-    if missing:
-        raise ConfigError(f"the card needs the name of the {sorted(missing)[0]} file")
     config, tokenizer = ModelConfig.load(model_folder), load_tokenizer(model_folder)
     described = task.describe()
-    evaluations = {"dev": result.dev} | ({} if result.test is None else {"test": result.test})
+    evaluations = result.evaluations
     return (
         environment(__package__)
         .get_template("card.md")
@@ -99,7 +93,6 @@ def model_card(
             recipe=[[name, _code(str(value))] for name, value in asdict(settings).items()],
             result=result,
             scores=_scores(evaluations),
-            scripts=_scripts(tokenizer),
             searched=searched,
             seeds=None if searched is None else next((s.seeds for s in searched.dev_spread.values()), None),
             settings=settings,
@@ -109,7 +102,6 @@ def model_card(
             text=task.spec.card,
             threshold=f"{described['threshold']:g}" if "threshold" in described else None,
             title=_plain(shown_path(Path(adapter or model_folder).resolve().parent.name)),
-            vocabulary=f"{tokenizer.vocab_size:,}",
             windows_limit=WINDOWS_LIMIT,
         )
     )
@@ -157,20 +149,6 @@ def _by_label(evaluations: Mapping[str, Evaluation]) -> list[list[str]]:
             row += ["–", "0"] if scores is None else [f"{scores.f1:.3f}", f"{scores.support:,}"]
         rows.append(row)
     return rows
-
-
-def _scripts(tokenizer: Tokenizer) -> str:
-    """Says in which scripts the vocabulary is: `78 % are Latin, 12 % CJK`."""
-    counts: Counter[str] = Counter()
-    for index, piece in enumerate(tokenizer.vocab):
-        letters = [character for character in tokenizer.piece_text(index) if character.isalpha()]
-        if letters and index not in tokenizer.special_ids and not (piece.startswith("[") and piece.endswith("]")):
-            # Unicode 字符名的第一个词就是它的文字系统：LATIN SMALL LETTER A、CJK UNIFIED IDEOGRAPH-4E00
-            script = unicodedata.name(letters[0], "other").split()[0]
-            counts[script if script == "CJK" else script.capitalize()] += 1
-    shares = [(name, 100 * count / tokenizer.vocab_size) for name, count in counts.most_common(3)]
-    named = [f"{share:.0f} % are {name}" for name, share in shares if share >= 1]
-    return ", ".join(named) or "none is a letter of any script"
 
 
 def _code(text: str) -> str:

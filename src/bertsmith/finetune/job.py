@@ -14,7 +14,7 @@ from rich.console import Console
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import from_json, read_json, write_json, write_text
 from bertsmith.finetune.adapters import load_adapted
-from bertsmith.finetune.baselines import add_baselines, check_baselines
+from bertsmith.finetune.baselines import add_baselines
 from bertsmith.finetune.card import DataFile, model_card
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, local_sources, name_of
 from bertsmith.finetune.further import FurtherOptions, pretrain_further
@@ -148,7 +148,7 @@ def finetune(
     # 老师和预测也在这块设备上：它们各自去问，不一路传下去
     with on_device(device) as place:
         with local_sources(files) as local:
-            with noted(notes, local.values(), console):
+            with noted(notes, local.values()):
                 examples = {
                     name: kind.spec.reader.read(source, reading, task=task, name=name) for name, source in local.items()
                 }
@@ -191,10 +191,8 @@ def finetune(
             examples["train"] = [*examples["train"], *more]
         learned, chooses, scored = (examples.get(name) for name in named)
         assert learned is not None
-        if compared.baselines:
-            if chooses is None:
-                raise ConfigError("--baselines are chosen on the dev file; give --dev")
-            check_baselines(made, learned, chooses, scored)
+        if compared.baselines and chooses is None:
+            raise ConfigError("--baselines are chosen on the dev file; give --dev")
         how: dict[str, Any] = {"console": console, "device": place}
         start = Path(model)
         if further.adapt:
@@ -347,8 +345,7 @@ def evaluate(
         is_solved = adapter is None and (only is not None or (model_folder(described) / WORDS_FILE).exists())
         reads: dict[str, Any] = {}
         with local_sources({"data": data}) as local:
-            with noted([], [], console):
-                examples = task.spec.reader.read(local["data"], options, task=task.name)
+            examples = task.spec.reader.read(local["data"], options, task=task.name)
             if not is_solved:
                 reads = {"tokenizer": load_tokenizer(model), "limit": inference.length_for(ModelConfig.load(model))}
             if console is not None:

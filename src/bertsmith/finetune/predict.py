@@ -69,10 +69,15 @@ class Predictor:
         spec = task_named(kind).spec
         if pairs is not None and not spec.inputs.pairs:
             raise ConfigError(f"--pairs and --single are not for {kind}; leave them out")
-        asked = {"is_calibrated": calibrated, "uses_thresholds": class_thresholds, "constrained": constrained}
-        for name, wanted in asked.items():
-            if wanted and not hasattr(spec.pipeline, name):
-                raise ConfigError(f"{_ASKED_BY[name]} is not for {kind}; leave it out")
+        given = (
+            ("is_calibrated", "--calibrated", calibrated),
+            ("uses_thresholds", "--class-thresholds", class_thresholds),
+            ("constrained", "--constrained", constrained),
+        )
+        asked = {name: flag for name, flag, wanted in given if wanted}
+        for name, flag in asked.items():
+            if not hasattr(spec.pipeline, name):
+                raise ConfigError(f"{flag} is not for {kind}; leave it out")
         if only is not None and (calibrated or class_thresholds or adapter is not None):
             raise ConfigError("--only: temperature, thresholds and adapters are for the whole answer; leave one out")
         if adapter is None:
@@ -82,9 +87,8 @@ class Predictor:
             model, tokenizer = load_adapted(folder, adapter), load_tokenizer(folder)
             settings = spec.pipeline.settings_in(described)
             pipeline = spec.pipeline.over(model, tokenizer, settings, precision=precision, engine=engine)
-        for name, wanted in asked.items():
-            if wanted:
-                setattr(pipeline, name, True)
+        for name in asked:
+            setattr(pipeline, name, True)
         return cls(kind, pipeline, paired)
 
     def predict_placed(self, lines: Iterable[tuple[str, str]]) -> Iterator[Record]:
@@ -198,12 +202,6 @@ def _checked(one: Input, counts: range) -> tuple[Any, ...]:
         raise InputError(f"{one.place} has nothing in field {empty}: {start!r}")
     return one.texts
 
-
-_ASKED_BY = {
-    "is_calibrated": "--calibrated",
-    "uses_thresholds": "--class-thresholds",
-    "constrained": "--constrained",
-}
 
 _FLAT = str.maketrans("\t\r\n", "   ")
 """What would tear a line of TSV apart becomes a space; JSON Lines may hold it."""

@@ -26,7 +26,6 @@ from bertsmith.finetune.metrics.calibration import Calibration
 from bertsmith.finetune.reading import FilesRead
 from bertsmith.finetune.run import FORMAT, FineTuningResult
 from bertsmith.finetune.tasks import task_named
-from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.trials import RUNS, SearchResult, Spread
 from bertsmith.reporting.drawing import drawable
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
@@ -73,12 +72,6 @@ class _Run:
         return next(iter(self.result.dev.metrics))
 
     @property
-    def evaluations(self) -> dict[str, Evaluation]:
-        """File → how the kept weights do on it; the test file only where there is one."""
-        found = {"dev": self.result.dev, "test": self.result.test}
-        return {part: evaluation for part, evaluation in found.items() if evaluation is not None}
-
-    @property
     def epochs(self) -> int:
         return sum(row["kind"] == "dev" for row in self.rows)
 
@@ -96,10 +89,11 @@ def write_report(run: str | Path) -> Path:
     lead = f"{found.examples['train']:,} training examples, the best of {_counted(found.epochs, 'epoch')} kept."
     if searched is not None and searched.fold_spread:
         lead += " Curves, labels and mistakes below are of the model that is kept, from the whole training file."
-    for part, evaluation in found.evaluations.items():
+    for part, evaluation in found.result.evaluations.items():
         lead += "".join(f" On {part}: {remark}." for remark in evaluation.remarks)
     baselines, target = read_baselines(folder), folder / REPORT
-    parts = [*_read(folder), *_parts(found, baselines, searched)]
+    read = FilesRead.of_run(folder)
+    parts = [*([what_was_read(read.lines)] if read and read.lines else []), *_parts(found, baselines, searched)]
     told: dict[str, Any] = {"verdict": _verdict(found, baselines)}
     if (folder / "model").is_dir():
         # 向量没有“预测”：用它建索引
@@ -110,12 +104,6 @@ def write_report(run: str | Path) -> Path:
     return target
 
 
-def _read(folder: Path) -> list[Part]:
-    """Returns a table of what was understood of the files, where the run has read some."""
-    found = FilesRead.of_run(folder)
-    return [what_was_read(found.lines)] if found and found.lines else []
-
-
 def what_was_read(lines: Iterable[tuple[str, str]]) -> Table:
     """Returns the table of what was understood of texts and files, line by line, each with its part."""
     # 结果再好，读错了列也没有意义：先看读了什么
@@ -123,7 +111,7 @@ def what_was_read(lines: Iterable[tuple[str, str]]) -> Table:
 
 
 def _verdict(run: _Run, baselines: BaselineScores | None) -> str:
-    part, ours = list(run.evaluations.items())[-1]
+    part, ours = list(run.result.evaluations.items())[-1]
     interval = ours.intervals.get(run.metric)
     said = f"{run.metric} {in_words(ours.metrics[run.metric], interval)} on {part}"
     others = {} if baselines is None or baselines.on != part else baselines.evaluations
@@ -138,6 +126,7 @@ def _verdict(run: _Run, baselines: BaselineScores | None) -> str:
 
 
 def _parts(run: _Run, baselines: BaselineScores | None, searched: SearchResult | None) -> Iterator[Part]:
+    evaluations = run.result.evaluations
     yield figures_table(_scores(run, searched))
     if baselines is not None:
         yield _baselines(run, baselines)
@@ -146,14 +135,14 @@ def _parts(run: _Run, baselines: BaselineScores | None, searched: SearchResult |
         yield _runs(searched)
     explanation = "Left: how well the training file is fitted. Right: what decides which epoch is kept."
     yield Picture("Course", explanation, draw_course(run.rows, run.metric, run.result.epoch))
-    for part, evaluation in run.evaluations.items():
+    for part, evaluation in evaluations.items():
         if evaluation.confusion is not None:
             figure, note = draw_confusion(list(evaluation.classes), evaluation.confusion)
             explanation = "Rows are true labels; whatever lies off the diagonal was mistaken for the column's label."
             yield Picture(f"Confusion on {part}", explanation, figure, note)
     if run.result.dev.calibration is not None:
         yield _calibration(run)
-        reliable = {part: one.calibration for part, one in run.evaluations.items() if one.calibration is not None}
+        reliable = {part: one.calibration for part, one in evaluations.items() if one.calibration is not None}
         explanation = (
             "How often predictions of a confidence are right: on the dashed line the two agree; below it the model is"
             " too sure. Larger dots are more predictions."
@@ -173,7 +162,7 @@ def _counted(number: int, noun: str) -> str:
 
 def _scores(run: _Run, searched: SearchResult | None) -> list[FigureRow]:
     rows = []
-    for part, evaluation in run.evaluations.items():
+    for part, evaluation in run.result.evaluations.items():
         for name, value in evaluation.metrics.items():
             interval = evaluation.intervals.get(name)
             setting = f"{run.examples[part]:,} examples" + ("; 95 % bootstrap interval" if interval else "")
@@ -185,11 +174,11 @@ def _scores(run: _Run, searched: SearchResult | None) -> list[FigureRow]:
 
 
 def _baselines(run: _Run, baselines: BaselineScores) -> Table:
-    if baselines.on not in run.evaluations:
+    if baselines.on not in run.result.evaluations:
         raise RunFolderError(
             f"{run.folder}: {BASELINES_FILE} is of the {baselines.on} file, which the run has none of; remove it"
         )
-    ours = run.evaluations[baselines.on]
+    ours = run.result.evaluations[baselines.on]
     systems = {f"BERT, {run.task}": ours, **baselines.evaluations}
     names = [name for name in ours.metrics if all(name in scores.metrics for scores in systems.values())]
     rows = [
@@ -250,7 +239,7 @@ def _runs(searched: SearchResult) -> Table:
 
 def _calibration(run: _Run) -> Table:
     rows = []
-    for part, evaluation in run.evaluations.items():
+    for part, evaluation in run.result.evaluations.items():
         if (found := evaluation.calibration) is not None:
             for temperature, one in ((1.0, found.before), (found.temperature, found.after)):
                 rows.append([part, f"{temperature:g}", *(f"{x:.4f}" for x in (one.error, one.brier, one.log_loss))])
@@ -263,7 +252,7 @@ def _calibration(run: _Run) -> Table:
 
 
 def _thresholds(run: _Run) -> Table:
-    evaluations = run.evaluations
+    evaluations = run.result.evaluations
     rows = [
         [label, f"{own.threshold:.3f}"]
         + [
@@ -283,7 +272,7 @@ def _thresholds(run: _Run) -> Table:
 
 
 def _classes(run: _Run) -> Table:
-    evaluations = run.evaluations
+    evaluations = run.result.evaluations
     rows = []
     # 以各文件标签的并集为行：实体类型可能只在其中一个文件里出现
     for label in dict.fromkeys(label for evaluation in evaluations.values() for label in evaluation.classes):

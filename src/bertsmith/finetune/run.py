@@ -72,6 +72,11 @@ class FineTuningResult:
     test: Evaluation | None
     seconds: float
 
+    @property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """File → how the kept weights do on it; the test file only where there is one."""
+        return {"dev": self.dev} | ({} if self.test is None else {"test": self.test})
+
     def save(self, path: Path) -> None:
         """Writes the result as JSON."""
         write_json(path, replace(self, seconds=round(self.seconds, 2)), checked=True)

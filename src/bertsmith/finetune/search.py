@@ -22,7 +22,6 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError, TrainingError
@@ -34,7 +33,6 @@ from bertsmith.finetune.splits import fold_numbers, groups_of
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
 from bertsmith.finetune.trials import RUNS, SearchResult, Trial, claim_search, keep_weights, remove_weights, spreads
 from bertsmith.seeding import torch_seed
-from bertsmith.train.tracking import RunListener
 
 STUDY = "optuna.journal"
 """File of a search that holds the study."""
@@ -158,18 +156,16 @@ def search(
     space: Space | None = None,
     trials: int = 0,
     seeds: int = 1,
-    test: Sequence[ExampleT] | None = None,
-    teacher: str | None = None,
     console: Console | None = None,
-    device: torch.device | str = "cpu",
-    listeners: Sequence[RunListener] = (),
+    **how: Any,
 ) -> SearchResult:
     """Fine-tunes with every setting of a grid, or from several seeds, or both, and keeps the best model.
 
-    The arguments are those of `fine_tune`; `dev` chooses the best epoch and the best run. `run` is the folder of the
-    search (`model/` of the best run, `runs/`, `result.json`): the same call resumes where it was interrupted, or
-    returns the result that is there. `settings` are those of every run where `grid`, or `space` with its `trials`, says
-    nothing else; they, or the best of them, are trained from `seeds` seeds, `settings.seed` and those after it.
+    The arguments, `how` included, are those of `fine_tune`; `dev` chooses the best epoch and the best run. `run` is the
+    folder of the search (`model/` of the best run, `runs/`, `result.json`): the same call resumes where it was
+    interrupted, or returns the result that is there. `settings` are those of every run where `grid`, or `space` with
+    its `trials`, says nothing else; they, or the best of them, are trained from `seeds` seeds, `settings.seed` and
+    those after it.
 
     Raises:
         ConfigError: the grid is empty or has an unknown or impossible setting, there is nothing to compare, or Optuna
@@ -193,8 +189,7 @@ def search(
         console = console or Console(quiet=True)
 
         def fine_tuned(cell: FineTuningSettings, place: Path) -> FineTuningResult:
-            how: dict[str, Any] = {"test": test, "teacher": teacher, "console": console, "device": device}
-            return fine_tune(task, model_folder, train, dev, place, cell, listeners=listeners, **how)
+            return fine_tune(task, model_folder, train, dev, place, cell, console=console, **how)
 
         varied = [*(grid or space or {}), *(["seed"] if seeds > 1 else [])]
         # 最好的那组设置已用第一个种子跑过，只补其余的种子
@@ -339,14 +334,13 @@ def cross_validate(
     *,
     folds: int,
     test: Sequence[ExampleT] | None = None,
-    teacher: str | None = None,
     console: Console | None = None,
-    device: torch.device | str = "cpu",
-    listeners: Sequence[RunListener] = (),
+    **how: Any,
 ) -> SearchResult:
     """Fine-tunes K times, each time without one part of the training file, which scores; then once on the whole.
 
-    The result has a row for each part and for the last run; its `fold_spread` is over the parts.
+    The arguments, `how` included, are those of `fine_tune`. The result has a row for each part and for the last run;
+    its `fold_spread` is over the parts.
     """
     folder, console = Path(run), console or Console(quiet=True)
     parts = fold_numbers(task, train, folds, settings.seed)
@@ -355,16 +349,14 @@ def cross_validate(
 
         def fine_tuned(name: str, kept: Sequence[ExampleT], scored: Sequence[ExampleT] | None) -> FineTuningResult:
             learned, chooses = (kept, dev) if dev is not None else dev_of(task, kept, settings.seed)
-            how: dict[str, Any] = {"teacher": teacher, "console": console, "device": device, "listeners": listeners}
             place = folder / RUNS / name
-            return fine_tune(task, model_folder, learned, chooses, place, settings, test=scored, **how)
+            return fine_tune(task, model_folder, learned, chooses, place, settings, test=scored, console=console, **how)
 
         rows = []
         for number in range(folds):
             name = f"fold-{number + 1}"
             console.print(f"fold {number + 1} of {folds}", highlight=False)
-            kept = [one for one, part in zip(train, parts, strict=True) if part != number]
-            scored = [one for one, part in zip(train, parts, strict=True) if part == number]
+            kept, scored = _divided(train, parts, number)
             rows.append(Trial.of(name, {"run": name}, fine_tuned(name, kept, scored)))
             # 各折的模型只为打分：分数记下了，权重就不必占地方
             remove_weights(folder / RUNS / name)
@@ -391,5 +383,10 @@ def dev_of(task: Task[ExampleT, Any], examples: Sequence[ExampleT], seed: int) -
     if count < 2:
         raise InputError("without a fold, all of the training file belongs together; give --dev to choose epochs")
     parts = fold_numbers(task, examples, count, seed + 1, groups)
+    return _divided(examples, parts, 0)
+
+
+def _divided(examples: Sequence[ExampleT], parts: Sequence[int], held: int) -> tuple[list[ExampleT], list[ExampleT]]:
+    """Returns the examples of all other parts, and those of the one that is held out."""
     pairs = list(zip(examples, parts, strict=True))
-    return [one for one, part in pairs if part > 0], [one for one, part in pairs if part == 0]
+    return [one for one, part in pairs if part != held], [one for one, part in pairs if part == held]
