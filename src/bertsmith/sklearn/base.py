@@ -272,15 +272,8 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
             start = self._start(stack)
             run = Path(self.run_folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="bertsmith-")))
             rate = self.learning_rate or usual_rate(task.name, start, chosen.get("adapter"))
-            settings = FineTuningSettings(
-                **{
-                    "epochs": self.n_epochs,
-                    "batch_size": self.batch_size,
-                    "learning_rate": rate,
-                    "seed": seed,
-                    **chosen,
-                }
-            )
+            chosen |= {"epochs": self.n_epochs, "batch_size": self.batch_size, "learning_rate": rate, "seed": seed}
+            settings = FineTuningSettings(**chosen)
             if settings.adapter == "bottleneck":
                 raise ConfigError("settings: a bottleneck adapter makes no model folder; use lora, or no adapter")
             console = Console() if self.verbose else None

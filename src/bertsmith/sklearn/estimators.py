@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, ClassNamePrefixFeaturesOutMixin, RegressorMixin, TransformerMixin
+from sklearn.utils.class_weight import compute_class_weight
 
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
@@ -113,8 +113,10 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         # 任务的标签是文字；数字的类别在 predict 里由 classes_ 换回来
         names = [str(label) for label in self.classes_.tolist()]
         examples = [LabelledText(text, pair, names[k]) for (text, pair), k in zip(rows, codes.tolist(), strict=True)]
+        chosen = self.class_weight
+        each = [] if chosen is None else compute_class_weight(chosen, classes=self.classes_, y=self.classes_[codes])
         with as_value_error():
-            task = ClassificationTask(tuple(names), rows[0][1] is not None, self._weights(codes.tolist()))
+            task = ClassificationTask(tuple(names), rows[0][1] is not None, tuple(map(float, each)))
             self._fine_tune(task, examples, codes.tolist(), weights)
         return self
 
@@ -129,18 +131,6 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         rows = self._call(X)
         names = [str(label) for label in self.classes_.tolist()]
         return np.array([[row.probabilities[name] for name in names] for row in rows])
-
-    def _weights(self, codes: Sequence[int]) -> tuple[float, ...]:
-        counts, known = Counter(codes), self.classes_.tolist()
-        if self.class_weight is None:
-            return ()
-        if self.class_weight == "balanced":
-            return tuple(len(codes) / (len(known) * counts[code]) for code in range(len(known)))
-        if not isinstance(self.class_weight, Mapping):
-            raise EstimatorError(f"class_weight {self.class_weight!r}: give 'balanced', or a weight for each class")
-        if unknown := [label for label in self.class_weight if label not in known]:
-            raise EstimatorError(f"class_weight: {unknown[0]!r} is no class of y; its classes are {known}")
-        return tuple(float(self.class_weight.get(label, 1.0)) for label in known)
 
 
 def _require_classes(labels: Sequence[Any]) -> None:
