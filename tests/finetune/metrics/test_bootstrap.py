@@ -46,13 +46,6 @@ def test_the_bounds_are_those_of_scipy_for_the_same_draws(columns):
     assert (ours.low, ours.high) == pytest.approx((peer.low, peer.high), rel=1e-12)
 
 
-def test_the_blocks_decide_nothing(monkeypatch):
-    values = np.random.default_rng(0).random(50)
-    first = bootstrap_interval(values)
-    monkeypatch.setattr("bertsmith.finetune.metrics._BLOCK", 170)
-    assert bootstrap_interval(values) == first
-
-
 def test_scores_of_a_confusion_matrix_move_as_if_examples_were_drawn():
     rng = np.random.default_rng(0)
     truth = rng.choice(3, size=300, p=[0.6, 0.3, 0.1])
