@@ -262,7 +262,7 @@ def test_baselines_are_checked_before_training(tiny_model, tmp_path, capsys, mon
     data, dev = tmp_path / "data.tsv", tmp_path / "dev.tsv"
     data.write_text(FILES["classify"][1], encoding="utf-8")
     dev.write_text("text\tlabel\nthe man\tneverseen\n", encoding="utf-8")
-    monkeypatch.setattr(FineTuningRun, "__init__", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
     command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", dev, "--out", tmp_path / "run"]
     assert f"{dev}: line 2: label 'neverseen' does not occur" in typed(capsys, *command, "--baselines", code=2)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from bertsmith.errors import InputError
 from bertsmith.finetune import chain as module
 from bertsmith.finetune.chain import train_chain
 from bertsmith.finetune.datasets.tagged import TaggedWords
@@ -95,9 +94,3 @@ def test_the_commonest_tag_is_a_chain_without_features():
     examples = [TaggedWords(("a", "b", "c"), ("X", "X", "Y"))] * 3
     chain = majority(TaggingTask.of(examples), examples)
     np.testing.assert_allclose(chain.logits([("q", "r")]).exp().numpy(), [[2 / 3, 1 / 3]] * 2, rtol=1e-5)
-
-
-def test_tags_of_dev_must_occur_in_training():
-    train = lone(20, 0)
-    with pytest.raises(InputError, match="does not occur in the training file"):
-        train_chain(TaggingTask.of(train), train, [TaggedWords(("a",), ("NEW",))])

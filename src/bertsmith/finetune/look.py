@@ -331,12 +331,11 @@ def _likely_tasks(source: DataSource, options: ReadingOptions) -> Sequence[str]:
     # 没有表头的三列也能当作排序来读：这两种任务要列名都在才算
     # 列多于两列的向量数据也是：否则任何表的头两列都能当作一对
     asked = (*_BY_NAME, *(("embed",) if len(first) > 2 else ()))
-    named = [name for name in _TASKS if name not in asked or _names_all(name, first, options)]
+    layouts = {name: task_named(name).spec.reader.inputs.layouts for name in _TASKS}
+    named = [
+        name for name in _TASKS if name not in asked or any(names_all(one, first, options) for one in layouts[name])
+    ]
     return (*(("answer", "tag") if kind in ("jsonl", "parquet", "rows") else ()), *named)
-
-
-def _names_all(task: str, first: Sequence[str], options: ReadingOptions) -> bool:
-    return any(names_all(layout, first, options) for layout in task_named(task).spec.reader.inputs.layouts)
 
 
 def _holds_text(path: Path, options: ReadingOptions) -> bool:

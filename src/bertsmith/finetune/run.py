@@ -339,7 +339,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _train(self, encoded: Sequence[EncodedExample], dev: Sequence[ExampleT], request: StopRequest) -> None:
         total, step = self.trainer.settings.total_steps, self.trainer.step
         with StepProgress(self.console, "fine-tuning", total_steps=total, first_step=step) as self.bar:
-            while self.progress.epochs < self.settings.epochs and not self._out_of_patience():
+            while self.progress.epochs < self.settings.epochs:
+                waited = self.progress.epochs - self.progress.best_epoch
+                if self.settings.patience and waited >= self.settings.patience:
+                    break
                 self._train_epoch(encoded, request)
                 self._evaluate(dev)
                 self._save()
@@ -405,10 +408,6 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _write_model(self, model: PretrainedModel) -> None:
         model.save_pretrained(self.folder / "model")
         self.tokenizer.save(self.folder / "model", model_max_length=model.config.position_limit)
-
-    def _out_of_patience(self) -> bool:
-        waited = self.progress.epochs - self.progress.best_epoch
-        return bool(self.settings.patience) and waited >= self.settings.patience
 
     def _save(self) -> None:
         self.log.flush_to_disk()

@@ -6,7 +6,6 @@ from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
 from sklearn import metrics as reference
 
-from bertsmith.finetune.metrics import bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import (
     class_counts,
     class_metrics,
@@ -138,18 +137,6 @@ def test_scores_equal_seqeval(names):
             report = seqeval.classification_report(tags, predictions, output_dict=True, zero_division=0)
         for name, row in scores.types.items():
             assert (row.f1, row.support) == pytest.approx((report[name]["f1-score"], report[name]["support"]))
-
-
-def test_a_published_example():
-    """The example in the documentation of seqeval: one of two entities found."""
-    tags = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
-    predictions = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
-    scores = entity_scores(tags, predictions)
-    assert scores.overall.f1 == 0.5
-    assert scores.types["PER"].f1 == 1.0
-    assert scores.types["MISC"].f1 == 0.0
-    assert scores.counts.tolist() == [[0, 1, 1], [1, 1, 1]]
-    assert bootstrap_interval(scores.counts, f1_of_means).estimate == 0.5
 
 
 def test_tags_without_prefix_are_runs():

@@ -192,11 +192,6 @@ def test_an_unknown_tag_names_its_word():
         task.metrics(strange, guesses(strange, {}))
 
 
-def test_one_tag_is_nothing_to_learn():
-    with pytest.raises(InputError, match="at least two"):
-        TaggingTask.of([TaggedWords(("the", "man"), ("O", "O"))])
-
-
 @pytest.mark.parametrize(
     ("labels", "metric"),
     [

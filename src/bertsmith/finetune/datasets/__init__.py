@@ -177,18 +177,13 @@ class Column:
         """The option on the command line."""
         return flag_of(self.option)
 
-    @property
-    def wanted(self) -> str:
-        """What is missing where it is not found."""
-        return self.role if self.numbered else f"{self.called or self.role} column"
-
-    @property
-    def advice(self) -> str:
-        """What to do where it is missing."""
+    def missing(self, there: str) -> str:
+        """Says that it is not among the columns that are there, and what to do."""
         if self.numbered:
             one = self.role.removesuffix("s")
-            return f"call them {one}0, {one}1, ... or name each with {self.flag}"
-        return f"call it {self.names[0]}, or name it with {self.flag}"
+            return f"no {self.role} among {there}; call them {one}0, {one}1, ... or name each with {self.flag}"
+        what = f"{self.called or self.role} column"
+        return f"no {what} among {there}; call it {self.names[0]}, or name it with {self.flag}"
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def find_columns(table: Table, layout: Layout, options: ReadingOptions) -> Found
         if given is None and not column.required and set(numbers) & set(taken):
             numbers = []
         if column.required and not numbers:
-            raise InputError(f"{table.path}: no {column.wanted} among {listed(table.first)}; {column.advice}")
+            raise InputError(f"{table.path}: {column.missing(listed(table.first))}")
         found[column.role] = numbers
     used = [number for numbers in found.values() for number in numbers]
     if len(set(used)) < len(used):
@@ -215,13 +215,10 @@ def _by_name(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnNam
     return found
 
 
-def _words(name: str) -> set[str]:
-    """Returns the words of a column's name: of `Review Text`, `review_text` and `reviewText` alike."""
-    return set(re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).lower().split())
-
-
 def _is_named(name: str, column: Column) -> bool:
-    return not _words(name).isdisjoint(column.names)
+    """Tells whether a word of a name is one of the column's: of `Review Text`, `review_text`, `reviewText` alike."""
+    words = re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).lower().split()
+    return not set(words).isdisjoint(column.names)
 
 
 def _names_columns(table: Table, layout: Layout) -> bool:

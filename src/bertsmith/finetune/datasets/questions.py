@@ -158,19 +158,22 @@ QUESTIONS = Reader(
     _read_document,
 )
 
-_WIDTHS: dict[str, Callable[[str], int]] = {
-    "utf16": lambda letter: 1 + (letter > "\uffff"),
-    "utf8": lambda letter: len(letter.encode("utf-8", "surrogatepass")),
-    "crlf": lambda letter: 1 + (letter == "\n"),
+_WIDTHS: dict[str, tuple[str, Callable[[str], int]]] = {
+    "utf16": (
+        "a character above U+FFFF counts as two (JavaScript, Java)",
+        lambda letter: 1 + (letter > "\uffff"),
+    ),
+    "utf8": ("bytes of UTF-8 are counted", lambda letter: len(letter.encode("utf-8", "surrogatepass"))),
+    "crlf": ("a line end counts as two characters (CR LF)", lambda letter: 1 + (letter == "\n")),
 }
-"""What a character counts: in JavaScript and Java (UTF-16), in Go and Rust (bytes), and where CR LF became LF."""
+"""What a character counts, in words and as a function."""
 
 
 def _in_characters(context: str, start: int, offsets: str | None) -> int:
     """Returns an offset of another kind in characters; -1 where it is inside of a character."""
     if offsets in (None, "characters"):
         return start
-    places = list(accumulate(map(_WIDTHS[offsets], context), initial=0))
+    places = list(accumulate(map(_WIDTHS[offsets][1], context), initial=0))
     return places.index(start) if start in places else -1
 
 
@@ -244,7 +247,7 @@ class _Questions:
         others = [kind for kind in _WIDTHS if context.startswith(text, _in_characters(context, start, kind)) and start]
         advice = "correct answer_start, or ask to skip such faults with --faults skip"
         if others and _in_characters(context, start, others[0]) >= 0:
-            advice = f"it is where {_COUNTED[others[0]]}: pass --offsets {others[0]}"
+            advice = f"it is where {_WIDTHS[others[0]][0]}: pass --offsets {others[0]}"
         found = repr(context[start : start + len(text)][:40]) if 0 <= start < len(context) else "nothing"
         raise self.error(name, f"the passage has {found} at character {start}, not the answer {text[:40]!r}; {advice}")
 
@@ -273,13 +276,6 @@ class _Questions:
         # 答案等别处可能也有同样的 id（如 DRCD）：分不清时宁可不说行号
         line = f"line {self.content.count(chr(10), 0, offsets[0]) + 1}, " if len(offsets) == 1 else ""
         return InputError(f"{self.path}: {line}question {name!r}: {reason}")
-
-
-_COUNTED = {
-    "utf16": "a character above U+FFFF counts as two (JavaScript, Java)",
-    "utf8": "bytes of UTF-8 are counted",
-    "crlf": "a line end counts as two characters (CR LF)",
-}
 
 
 def _answer_list(place: str, answers: dict[str, object]) -> list[object]:

@@ -58,7 +58,7 @@ def bootstrap_interval(values: ArrayLike, statistic: Callable[[Floats], Floats] 
     size = len(table)
     if size == 0:
         raise InputError("a bootstrap interval needs examples")
-    score = statistic or _only_column
+    score = statistic or (lambda means: means[:, 0])
     draws = generator(0, "bootstrap")
     block = max(1, _BLOCK // size)
     scores = []
@@ -131,10 +131,15 @@ def confusion_intervals(
     codes = np.asarray(labels, dtype=np.int64) * num_labels + np.asarray(predictions, dtype=np.int64)
     found, counts = np.unique(codes, return_counts=True)
     cells = np.stack(np.divmod(found, num_labels), 1)
-    drawn = drawn_counts(counts, "bootstrap/confusion")
-    rows = [_scores_of_cells(cells, part, num_labels, statistics) for part in drawn]
-    scores = {name: np.concatenate([row[name] for row in rows]) for name in statistics}
-    return {name: interval_of(float(column[0]), column[1:]) for name, column in scores.items()}
+    right = cells[:, 0] == cells[:, 1]
+    scores: dict[str, list[Floats]] = {name: [] for name in statistics}
+    for part in drawn_counts(counts, "bootstrap/confusion"):
+        hits = summed(part[:, right], cells[right, 0], num_labels)
+        predicted, actual = (summed(part, cells[:, side], num_labels) for side in (1, 0))
+        for name, statistic in statistics.items():
+            scores[name].append(statistic(hits, predicted, actual))
+    columns = {name: np.concatenate(parts) for name, parts in scores.items()}
+    return {name: interval_of(float(column[0]), column[1:]) for name, column in columns.items()}
 
 
 def macro_f1_of_counts(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
@@ -179,19 +184,6 @@ def correlation_columns(targets: ArrayLike, predictions: ArrayLike) -> Floats:
     return np.stack([x, y, x * x, y * y, x * y], axis=1)
 
 
-def _scores_of_cells(
-    cells: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    num_classes: int,
-    statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]],
-) -> dict[str, Floats]:
-    """Scores R confusion matrices, given as counts [R, M] of M cells (true class, predicted one)."""
-    right = cells[:, 0] == cells[:, 1]
-    hits = summed(counts[:, right], cells[right, 0], num_classes)
-    predicted, actual = (summed(counts, cells[:, side], num_classes) for side in (1, 0))
-    return {name: statistic(hits, predicted, actual) for name, statistic in statistics.items()}
-
-
 def summed(counts: NDArray[Any], classes: NDArray[np.int64], num_classes: int) -> Floats:
     """Adds up the columns [R, M] of the same class: [R, K]."""
     sums = np.zeros((len(counts), num_classes))
@@ -201,10 +193,6 @@ def summed(counts: NDArray[Any], classes: NDArray[np.int64], num_classes: int) -
         starts = np.flatnonzero(np.diff(classes[order], prepend=-1))
         sums[:, classes[order][starts]] = np.add.reduceat(counts[:, order], starts, axis=1)
     return sums
-
-
-def _only_column(means: Floats) -> Floats:
-    return means[:, 0]
 
 
 def _standardised(column: Floats) -> Floats:

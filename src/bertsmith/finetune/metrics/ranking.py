@@ -42,8 +42,8 @@ def ranking_scores(queries: Iterable[tuple[ArrayLike, ArrayLike]], k: int = 10) 
     }
     for scores, grades in queries:
         gains = np.asarray(grades, dtype=np.float64)
-        # 每个查询只排一次序：五个指标都从正确候选的名次算出
-        ranked = gains[_order(scores, gains)]
+        # 每个查询只排一次序，同分时等级低的在前：五个指标都从正确候选的名次算出
+        ranked = gains[np.lexsort((gains, -np.asarray(scores, dtype=np.float64)))]
         places = np.flatnonzero(ranked)
         right = max(1, len(places))
         figures = (
@@ -56,12 +56,6 @@ def ranking_scores(queries: Iterable[tuple[ArrayLike, ArrayLike]], k: int = 10) 
         for column, figure in zip(rows.values(), figures, strict=True):
             column.append(figure)
     return {name: np.array(column) for name, column in rows.items()}
-
-
-def _order(scores: ArrayLike, grades: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Returns the candidates from the highest score to the lowest; of equal scores the lowest grade comes first."""
-    order: NDArray[np.intp] = np.lexsort((grades, -np.asarray(scores, dtype=np.float64)))
-    return order
 
 
 def _discounted(gains: NDArray[np.float64], k: int) -> float:

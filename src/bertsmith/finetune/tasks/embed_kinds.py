@@ -35,13 +35,12 @@ from bertsmith.inference.embed import SimilarityFunction, similarities
 from bertsmith.inference.pipeline import pipelines_of_folder
 from bertsmith.objectives.vectors import Needs, vector_loss_named
 
-_GIVES: dict[type, tuple[Needs, ...]] = {
-    RelatedTexts: ("positives", "margins"),
-    ScoredText: ("scores",),
-    LabelledText: ("positives",),
+_KINDS: dict[type, tuple[str, str, tuple[Needs, ...]]] = {
+    RelatedTexts: ("pairs of a query and a text", "info-nce", ("positives", "margins")),
+    ScoredText: ("pairs with scores", "cosent", ("scores",)),
+    LabelledText: ("classes", "info-nce", ("positives",)),
 }
-_DEFAULT_LOSSES = {RelatedTexts: "info-nce", ScoredText: "cosent", LabelledText: "info-nce"}
-_MADE_OF = {RelatedTexts: "pairs of a query and a text", ScoredText: "pairs with scores", LabelledText: "classes"}
+"""Kind of examples → what it is called, the loss for it, and what it gives a loss."""
 
 
 def to_learn(examples: Sequence[VectorExample]) -> list[Any]:
@@ -53,15 +52,14 @@ def to_learn(examples: Sequence[VectorExample]) -> list[Any]:
 
 def loss_for(examples: Sequence[Any], loss: str | None, teacher: str | None) -> str:
     """Returns the name of the loss that learns from examples, or from what a teacher says of them."""
-    kind = type(examples[0])
+    source, usual, kinds = _KINDS[type(examples[0])]
     # 差距要有老师的打分才算得出：没打过分的反例只作反例
-    gives = tuple(need for need in _GIVES[kind] if need != "margins" or _scores(examples))
-    usual = "margin-mse" if "margins" in gives else _DEFAULT_LOSSES[kind]
+    gives = tuple(need for need in kinds if need != "margins" or _scores(examples))
+    usual = "margin-mse" if "margins" in gives else usual
     if teacher is not None:
-        gives, usual = _taught(teacher, examples)
+        source, (gives, usual) = f"the teacher {teacher}", _taught(teacher, examples)
     name = loss or usual
     if vector_loss_named(name).needs not in gives:
-        source = f"the teacher {teacher}" if teacher is not None else _MADE_OF[kind]
         raise ConfigError(f"the loss {name} does not learn from {source}; use {usual}, or another file")
     return name
 

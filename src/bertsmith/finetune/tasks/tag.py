@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -169,8 +168,7 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
     def targets(self, examples: Sequence[TaggedWords]) -> list[int]:
         """Returns the number of each word's tag, one sentence after the other."""
         self._require_known(examples)
-        number_of = {label: number for number, label in enumerate(self.labels)}
-        return [number_of[tag] for example in examples for tag in example.tags]
+        return self._numbers(examples)
 
     def rows(self, examples: Sequence[TaggedWords]) -> list[int]:
         """Returns the number of words of each sentence."""
@@ -204,8 +202,7 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
         """Returns entity F1, precision, recall, macro F1 and word accuracy; or accuracy and macro F1 of the tags."""
         if self.metric == "f1":
             return _figures_of(self._entity_scores(examples, predictions))
-        self._require_known(examples)
-        truth, predicted = self._numbers(examples, predictions)
+        truth, predicted = self.targets(examples), self._numbers(predictions)
         found = class_metrics(*class_counts(truth, predicted, len(self.labels)))
         return {name: found[name] for name in ("accuracy", "macro_f1")}
 
@@ -226,7 +223,7 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
             (sum(map(str.__eq__, example.tags, prediction.tags)), len(example.tags))
             for example, prediction in zip(examples, predictions, strict=True)
         ]
-        return np.array(hits, dtype=np.float64), _share_of_means
+        return np.array(hits, dtype=np.float64), lambda means: means[:, 0] / means[:, 1]
 
     def evaluate(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> Evaluation:
         """Adds the interval over sentences, the table by entity type or tag, and the surest mistakes in context."""
@@ -240,7 +237,7 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
                 mistakes=wrong,
             )
         metrics = self.metrics(examples, predictions)
-        truth, predicted = self._numbers(examples, predictions)
+        truth, predicted = self._numbers(examples), self._numbers(predictions)
         return Evaluation(
             metrics,
             # 按句子重采样：同一句里的词不独立，逐词抽样会得到过窄的区间
@@ -263,7 +260,8 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
 
     def _entity_scores(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> EntityScores:
         self._require_known(examples)
-        return entity_scores(*_tags(examples, predictions), plain=is_plain([self.labels]))
+        true, guess = [one.tags for one in examples], [one.tags for one in predictions]
+        return entity_scores(true, guess, plain=is_plain([self.labels]))
 
     def _require_known(self, examples: Sequence[TaggedWords]) -> None:
         known = set(self.labels)
@@ -275,12 +273,9 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
                     f" {example.words[place]!r} does not occur in the training file ({', '.join(self.labels[:8])})"
                 )
 
-    def _numbers(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> tuple[list[int], list[int]]:
+    def _numbers(self, tagged: Sequence[TaggedWords | WordTags]) -> list[int]:
         number_of = {label: number for number, label in enumerate(self.labels)}
-        truth, predicted = (
-            [number_of[tag] for tag in chain.from_iterable(column)] for column in _tags(examples, predictions)
-        )
-        return truth, predicted
+        return [number_of[tag] for one in tagged for tag in one.tags]
 
     def _mistakes(self, example: TaggedWords, prediction: WordTags) -> Iterator[Mistake]:
         """Yields what is wrong in a sentence: entities that overlap are one mistake."""
@@ -346,12 +341,6 @@ def _scheme_of(labels: Sequence[str], train: Sequence[TaggedWords], constrained:
     return ""
 
 
-def _tags(
-    examples: Sequence[TaggedWords], predictions: Sequence[WordTags]
-) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    return [example.tags for example in examples], [prediction.tags for prediction in predictions]
-
-
 def _figures_of(scores: EntityScores) -> dict[str, float]:
     return {
         "f1": scores.overall.f1,
@@ -360,12 +349,6 @@ def _figures_of(scores: EntityScores) -> dict[str, float]:
         "macro_f1": scores.macro_f1,
         "word_accuracy": scores.word_accuracy,
     }
-
-
-def _share_of_means(means: Floats) -> Floats:
-    """The share of right words from the means of right words and words, as a statistic of `bootstrap_interval`."""
-    shares: Floats = means[:, 0] / means[:, 1]
-    return shares
 
 
 def _named(words: Sequence[str], entities: Sequence[Entity]) -> str:

@@ -616,13 +616,11 @@ def fingerprint_of(example: Any) -> Hashable:
 
 def leaks(train: Iterable[Any], others: Mapping[str, Sequence[Any]]) -> list[str]:
     """Says for each other file how many of its examples are learned from, too: their score says nothing of new text."""
-    learned = fingerprints(train)
-    seen = {name: sum(fingerprint_of(one) in learned for one in examples) for name, examples in others.items()}
-    return [
-        f"{count:,} of {len(others[name]):,} examples of {name} stand in the training file as well"
-        for name, count in seen.items()
-        if count
-    ]
+    learned, said = fingerprints(train), []
+    for name, examples in others.items():
+        if count := sum(fingerprint_of(one) in learned for one in examples):
+            said.append(f"{count:,} of {len(examples):,} examples of {name} stand in the training file as well")
+    return said
 
 
 def tokens_of(encoded: Sequence[EncodedExample]) -> RaggedBatch:
