@@ -17,11 +17,11 @@ def attention(
     pair: Annotated[str | None, typer.Argument(help="The second text of a pair.")] = None,
     *,
     model: ModelOption,
-    out: Annotated[Path, typer.Option(help="Folder for attention.html and the PNG files.")],
+    out: Annotated[Path, typer.Option(help="Folder for attention.html and head.png.")],
     layer: Annotated[int | None, typer.Option(min=1, help="Layer that is shown first; default: the last.")] = None,
     head: Annotated[int | None, typer.Option(min=1, help="Head that is shown first; default: the mean of all.")] = None,
 ) -> None:
-    """Show what every head of a model reads in a text: a page to explore, and pictures."""
+    """Show what every head of a model reads in a text: a page to explore, and a picture."""
     from bertsmith_school.looking.attention import write_attention
     from bertsmith_school.looking.maps import load_for_maps, maps_of
 
@@ -43,11 +43,10 @@ def attribute(
         str | None, typer.Option(help="A label; span, start or end; a choice. Default: what the model predicts.")
     ] = None,
     word: Annotated[str | None, typer.Option(help="Taggers: the word, or its number from 1.")] = None,
-    method: Annotated[str, typer.Option(help="integrated-gradients or gradient-x-input.")] = "integrated-gradients",
     baseline: Annotated[
         str, typer.Option(help="Token of the empty text that integrated gradients start from: mask or pad.")
     ] = "mask",
-    out: Annotated[Path | None, typer.Option(help="File to write as well: .html, or .png for a picture.")] = None,
+    out: Annotated[Path | None, typer.Option(help="HTML file to write as well.")] = None,
 ) -> None:
     """Show which tokens a prediction depends on: coloured text, and a check that the values add up."""
     from rich.console import Console
@@ -56,22 +55,22 @@ def attribute(
     from bertsmith_school.looking.coloured import terminal_text, write_attribution
     from bertsmith_school.looking.scored import Explainable
 
-    if out is not None and out.suffix.lower() not in (".html", ".png"):
-        raise typer.BadParameter(f"{out}: the file must end in .html or .png.", param_hint="--out")
+    if out is not None and out.suffix.lower() != ".html":
+        raise typer.BadParameter(f"{out}: the file must end in .html.", param_hint="--out")
     scored = Explainable.load(model, adapter=adapter).score(texts, target=target, word=word)
-    found = attribute_tokens(scored, method=method, baseline=baseline)  # type: ignore[arg-type]
+    found = attribute_tokens(scored, baseline=baseline)  # type: ignore[arg-type]
     predicts = ["--model", str(model), *(() if adapter is None else ("--adapter", str(adapter)))]
-    note = "" if out is None else write_attribution(found, out, *predicts)
     console = Console(highlight=False)
     console.print(f"{scored.target}: {found.completeness.score:.4f}", markup=False)
     for coloured in terminal_text(found):
         console.print(coloured)
     order = sorted(range(len(found.tokens)), key=lambda place: -abs(found.values[place]))
     strongest = ", ".join(f"{found.tokens[place]} {found.values[place]:+.3f}" for place in order[:10])
-    for line in (f"strongest: {strongest}", found.check, scored.note, note):
+    for line in (f"strongest: {strongest}", found.check, scored.note):
         if line:
             console.print(line, markup=False)
     if out is not None:
+        write_attribution(found, out, *predicts)
         console.print(f"written to {out}", markup=False)
 
 

@@ -3,8 +3,7 @@
 Integrated gradients (Sundararajan et al. 2017, §3) go from a baseline, the text with every word hidden, to the text, in
 Gauss-Legendre steps that are doubled until their sum is within 1 % of the difference of the two numbers (completeness,
 §3, proposition 1). The path runs through the output of the embedding layer; special tokens, positions and segments are
-the same at both ends, so they get nothing. Gradient x input is one step, the first-order term: its sum need not be
-anything.
+the same at both ends, so they get nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from bertsmith.errors import ConfigError
 from bertsmith_school.looking.maps import backbone
 from bertsmith_school.looking.scored import ScoredText
 
-Method = Literal["integrated-gradients", "gradient-x-input"]
 Baseline = Literal["mask", "pad"]
 
 TOLERANCE = 0.01
@@ -65,11 +63,10 @@ class Completeness:
 
 @dataclass(frozen=True)
 class Attribution:
-    """What each token adds: `values` [S] float64, positive raise the number; no `baseline` for gradient x input."""
+    """What each token adds: `values` [S] float64, positive ones raise the number."""
 
     scored: ScoredText
-    method: Method
-    baseline: Baseline | None
+    baseline: Baseline
     tokens: list[str]
     values: NDArray[np.float64]
     completeness: Completeness
@@ -82,29 +79,21 @@ class Attribution:
             f"attributions add up to {found.total:+.4f}; F(text) - F(baseline) ="
             f" {found.score:.4f} - {found.baseline_score:.4f} = {found.difference:+.4f}"
         )
-        if self.method == "gradient-x-input":
-            return f"{numbers}; gradient x input does not promise that they agree"
         if found.holds:
             return f"{numbers}; they agree within {found.gap:.2%}, after {found.steps} steps"
         return f"{numbers}; they differ by {found.gap:.1%} even after {found.steps} steps: do not rely on the values"
 
 
-def attribute(
-    scored: ScoredText, *, method: Method = "integrated-gradients", baseline: Baseline = "mask"
-) -> Attribution:
+def attribute(scored: ScoredText, *, baseline: Baseline = "mask") -> Attribution:
     """Attributes a number to the tokens of its sequence, see `scored.Explainable`.
 
     The baseline has all tokens but special ones replaced by `[MASK]`, a word that cannot be seen, or by `[PAD]`.
     """
-    for name, given, known in (("method", method, get_args(Method)), ("baseline", baseline, get_args(Baseline))):
-        if given not in known:
-            raise ConfigError(f"{name} {given!r} is unknown; use {' or '.join(known)}")
+    if baseline not in get_args(Baseline):
+        raise ConfigError(f"baseline {baseline!r} is unknown; use {' or '.join(get_args(Baseline))}")
     tokens = [scored.tokenizer.vocab[index] for index in scored.input_ids]
     with _float32(scored):
         embedded = _embed(scored, scored.input_ids)
-        if method == "gradient-x-input":
-            values, completeness = _gradient_x_input(scored, embedded)
-            return Attribution(scored, method, None, tokens, values, completeness)
         hidden_id = scored.tokenizer.mask_token_id if baseline == "mask" else scored.tokenizer.pad_token_id
         # 特殊词元不替换：它们是格式而不是内容，两端相同，归因自然为零
         hidden = [
@@ -112,7 +101,7 @@ def attribute(
             for index, (start, end) in zip(scored.input_ids, scored.offsets, strict=True)
         ]
         values, completeness = _integrated_gradients(scored, embedded, _embed(scored, hidden))
-    return Attribution(scored, method, baseline, tokens, values, completeness)
+    return Attribution(scored, baseline, tokens, values, completeness)
 
 
 def _integrated_gradients(
@@ -138,14 +127,6 @@ def _integrated_gradients(
         if completeness.holds or steps >= MOST_STEPS:
             return values, completeness
         steps *= 2
-
-
-def _gradient_x_input(scored: ScoredText, embedded: Tensor) -> tuple[NDArray[np.float64], Completeness]:
-    """Multiplies the embeddings with the gradient there (Shrikumar et al. 2017, §2)."""
-    (gradient,) = _gradients(scored, embedded[None])
-    values = (gradient.double() * embedded.double()).sum(-1).cpu().numpy()
-    score, baseline_score = _scores(scored, torch.stack([embedded, torch.zeros_like(embedded)])).tolist()
-    return values, Completeness(float(values.sum()), score, baseline_score, 1)
 
 
 def _embed(scored: ScoredText, input_ids: list[int]) -> Tensor:

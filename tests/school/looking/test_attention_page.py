@@ -9,7 +9,8 @@ import pytest
 
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.reporting.drawing import write_picture
-from bertsmith_school.looking.attention import attention_page, draw_cls, write_attention
+from bertsmith.reporting.heatmap import draw_heatmap
+from bertsmith_school.looking.attention import attention_page, write_attention
 from bertsmith_school.looking.maps import AttentionMaps, load_for_maps, maps_of, rollout
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -89,17 +90,13 @@ def test_a_layer_or_head_that_does_not_exist(chosen, message):
         attention_page(attention, **chosen)
 
 
-def test_the_folder_holds_the_page_and_the_pictures(tmp_path, tiny_model):
+def test_the_folder_holds_the_page_and_the_picture(tmp_path, tiny_model):
     model, tokenizer = load_for_maps(tiny_model)
     first, *notes = write_attention(maps_of(model, tokenizer, "the man eats $ .", "a book"), tmp_path / "out", head=0)
-    names = {"attention.html", "head.png", "heads.png", "cls.png", "rollout.png", "measures.png", "pair.png"}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == names
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "out").glob("*.png"))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"attention.html", "head.png"}
+    assert (tmp_path / "out" / "head.png").read_bytes().startswith(b"\x89PNG")
     assert "10 tokens, 1 layers of 1 heads" in first
     assert notes == []
-    # the next text is no pair: what was drawn of the pair is gone
-    write_attention(maps_of(model, tokenizer, "the man"), tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == names - {"pair.png"}
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
@@ -114,16 +111,15 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
 
 def test_characters_without_a_font_are_named_in_a_note(tmp_path, monkeypatch):
     monkeypatch.setattr("bertsmith.reporting.drawing.CJK_FONTS", ())
-    attention = random_attention(1, 1, 4)
-    attention.tokens[1:3] = ["战", "国"]
-    assert "No font with glyphs for all labels was found: 1 [CLS]  2 战  3 国" in draw_cls(attention).note
+    weights = random_attention(1, 1, 4).maps[0, 0]
+    note = draw_heatmap(["[CLS]", "战", "国", "[SEP]"], weights, title="").note
+    assert "No font with glyphs for all labels was found: 1 [CLS]  2 战  3 国" in note
     # Khmer is in no font that matplotlib brings: as labels it becomes numbers, elsewhere the boxes are owned up to
-    attention.tokens[1:3] = ["\u1780", "\u1781"]
-    drawn = draw_cls(attention)
+    drawn = draw_heatmap(["[CLS]", "\u1780", "\u1781", "[SEP]"], weights, title="")
     assert "2 \u1780  3 \u1781" in drawn.note
-    assert write_picture(drawn.figure, tmp_path / "cls.png") == ""
+    assert write_picture(drawn.figure, tmp_path / "head.png") == ""
     drawn.figure.axes[0].set_title("\u1780")
-    assert "cls.png: no font here has some" in write_picture(drawn.figure, tmp_path / "cls.png")
+    assert "head.png: no font here has some" in write_picture(drawn.figure, tmp_path / "head.png")
 
 
 # ---- in a browser ----

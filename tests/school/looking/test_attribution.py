@@ -5,7 +5,6 @@ import pytest
 import torch
 import transformers
 
-from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.finetune.predict import Predictor
 from bertsmith.inference import load_pipeline
@@ -117,33 +116,6 @@ def test_integrated_gradients_are_those_of_the_trapezoid_rule_in_transformers(fo
     mean = torch.trapezoid(torch.stack(gradients), dx=1 / 200, dim=0)
     expected = (mean * (end - start)).sum(-1)[0].numpy()
     np.testing.assert_allclose(found.values, expected, atol=0.01 * np.abs(expected).max())
-
-
-def test_gradient_x_input_is_the_slope_along_each_embedding(folder_for):
-    scored = Explainable.load(folder_for("regress")).score(TEXTS["regress"])
-    found = attribute(scored, method="gradient-x-input")
-    model = scored.model.eval()
-    model.set_compute_dtype(torch.float32)
-    usual = model.backbone.embedding.forward
-
-    def scaled(token, factor):
-        def forward(batch):
-            embedded = usual(batch).clone()
-            embedded[token] *= factor
-            return embedded
-
-        return forward
-
-    batch = RaggedBatch.from_sequences([scored.input_ids], [scored.token_type_ids])
-    for token in range(len(scored.input_ids)):
-        values = []
-        for factor in (1.01, 0.99):
-            model.backbone.embedding.forward = scaled(token, factor)
-            with torch.no_grad():
-                values.append(float(model(batch)[0, 0]))
-        # the slope of F along the embedding itself, by central differences
-        assert found.values[token] == pytest.approx((values[0] - values[1]) / 0.02, abs=2e-3)
-    assert "does not promise" in found.check
 
 
 def test_steps_are_raised_until_the_sum_is_right(folder_for, monkeypatch):
@@ -264,10 +236,8 @@ def test_folders_without_a_head_that_predicts(tiny_model, monkeypatch):
         Explainable.load(tiny_model)
 
 
-def test_settings_that_do_not_exist(folder_for):
+def test_a_baseline_that_does_not_exist(folder_for):
     scored = Explainable.load(folder_for("classify")).score(["the man"])
-    with pytest.raises(ConfigError, match="integrated-gradients or gradient-x-input"):
-        attribute(scored, method="shapley")
     with pytest.raises(ConfigError, match="mask or pad"):
         attribute(scored, baseline="zero")
 
@@ -293,14 +263,11 @@ def test_markup_and_control_characters_are_shown_not_obeyed(marked, tmp_path):
     assert "\x1b" not in page
     assert "\x1b" not in "".join(line.plain for line in terminal_text(marked))
     page.encode("utf-8")
-    for name in ("a.html", "a.png"):
-        write_attribution(marked, tmp_path / name, "--model", "a model")
-        assert (tmp_path / name).stat().st_size > 1000
+    write_attribution(marked, tmp_path / "a.html", "--model", "a model")
     written = (tmp_path / "a.html").read_text(encoding="utf-8")
     strongest = max((run for row in coloured_runs(marked) for run in row), key=lambda run: run.value or 0.0)
     assert f"raises it most ({strongest.value:+.3f})" in written
     assert "bertsmith predict --model &#39;a model&#39; --file YOUR_FILE.txt" in written
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_colour_says_the_sign(marked):
@@ -315,14 +282,6 @@ def test_the_colour_says_the_sign(marked):
 def test_a_folder_where_the_file_should_be(marked, tmp_path):
     with pytest.raises(RunFolderError, match="is a folder"):
         write_attribution(marked, tmp_path)
-
-
-def test_a_long_text_fills_lines_and_says_where_the_picture_ends(folder_for, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertsmith_school.looking.coloured._MOST_LINES", 5)
-    explained = Explainable.load(folder_for("classify"))
-    found = attribute(explained.score(["the man reads a book . " * 60]), method="gradient-x-input")
-    note = write_attribution(found, tmp_path / "long.png")
-    assert "shows the first 5 of" in note
 
 
 @pytest.mark.parametrize("passage", ["한국", "국한 한", "한 the 음식", "식음 국"])
