@@ -83,13 +83,17 @@ def learn(
     interactive = sys.stdin is not None and sys.stdin.isatty() and console.is_terminal
     unread = [lesson for lesson in story if not deck.lesson_progress(lesson.id)[0]]
     lesson = named or next(iter(unread), None)
-    if quiz:
-        terminal.run_quiz(console, story, deck, chosen, interactive=interactive)
-    elif exercises:
-        terminal.run_exercises(console, story, chosen, interactive=interactive)
-    elif cards:
-        due = deck.due(lesson=None if named is None else named.id)
-        terminal.run_cards(console, due, deck, chosen, interactive=interactive)
+    if quiz or exercises or cards:
+        try:
+            if quiz:
+                terminal.run_quiz(console, story, deck, chosen, interactive=interactive)
+            elif exercises:
+                terminal.run_exercises(console, story, chosen, interactive=interactive)
+            else:
+                due = deck.due(lesson=None if named is None else named.id)
+                terminal.run_cards(console, due, deck, chosen, interactive=interactive)
+        except EOFError:
+            terminal.say_goodbye(console, chosen)
     elif lesson is None and model is not None:
         raise InputError("all parts are read; name one to compute: bertsmith learn 1 --model DIR")
     elif contents or lesson is None:

@@ -45,7 +45,7 @@ def study(
 
     pretrains = study_named(name).pretrains
     typed = {"models": models, "blimp": blimp} if pretrains else {"text": text, **settings}
-    unused = [one for one, value in typed.items() if value and one not in ("seeds", "early", "jobs", "engine")]
+    unused = [one for one, value in typed.items() if value and one not in ("seeds", "jobs", "engine")]
     if unused:
         does = "pre-trains its own models" if pretrains else "scores finished models"
         raise ConfigError(f"study {name} {does}; leave out {', '.join(unused).replace('_', '-')}")

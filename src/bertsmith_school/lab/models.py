@@ -7,9 +7,9 @@ embedding norms and attributions need the bare encoder or its gradients; they ar
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +67,7 @@ class LabModel:
         # 梯度和前向钩子会临时改动模型：同一时刻只让一位访客进入
         self._inside = threading.RLock()
         self._kept: dict[Callable[[str], Any], Any] = {}
-        self._maps: OrderedDict[tuple[str, str | None], AttentionMaps] = OrderedDict()
+        self._maps = functools.lru_cache(_MAPS_KEPT)(self._computed_maps)
 
     @property
     def task(self) -> str | None:
@@ -86,14 +86,11 @@ class LabModel:
 
     def maps(self, text: str, pair: str | None) -> AttentionMaps:
         """Returns the attention maps of a text or pair; asking again for the same one costs nothing."""
-        key = (text, pair)
         with self._inside:
-            if key not in self._maps:
-                self._maps[key] = maps_of(*self._loaded(load_for_maps), text, pair)
-            self._maps.move_to_end(key)
-            while len(self._maps) > _MAPS_KEPT:
-                self._maps.popitem(last=False)
-            return self._maps[key]
+            return self._maps(text, pair)
+
+    def _computed_maps(self, text: str, pair: str | None) -> AttentionMaps:
+        return maps_of(*self._loaded(load_for_maps), text, pair)
 
     @property
     def encoder(self) -> Backbone:

@@ -7,8 +7,8 @@ is JSON, written whole or not at all; what it holds of other versions' cards is 
 from __future__ import annotations
 
 import json
-import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -148,9 +148,9 @@ class Deck:
             raise InputError(f"{self.path}: cannot be read as progress ({reason}); name another --progress") from None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             # 绝不覆盖看不懂的文件：里面可能是读者几个月的进度
+            why = " ".join(str(error).split())[:80] or type(error).__name__
             raise InputError(
-                f"{self.path}: damaged ({_short(error)}); it is left as it is: repair it, move it away, or name another"
-                " --progress"
+                f"{self.path}: damaged ({why}) and left as it is: repair it, move it away, or name another --progress"
             ) from None
         return kept
 
@@ -167,20 +167,12 @@ class Deck:
             raise InputError(f"{self.path}: progress was not kept ({reason}); name another --progress") from None
 
 
-def _check_numbers(*checked: tuple[Any, float, float]) -> None:
-    for number, least, most in checked:
-        if not isinstance(number, int | float) or not math.isfinite(number) or not least <= number <= most:
-            raise ValueError("a card's numbers are impossible")
-
-
-def _check_times(*times: str) -> None:
-    if any(_time(text).tzinfo is None for text in times):
-        raise ValueError("a card's time has no zone")
-
-
 def _check_review(values: Any) -> None:
-    _check_numbers((values["stability"], math.ulp(0.0), math.inf), (values["difficulty"], 1, 10))
-    _check_times(values["due"], values["last"])
+    # 与 NaN 比较总是假：它也过不了这一关
+    if not (0 < values["stability"] <= sys.float_info.max and 1 <= values["difficulty"] <= 10):
+        raise ValueError("a card's numbers are impossible")
+    if any(_time(values[name]).tzinfo is None for name in ("due", "last")):
+        raise ValueError("a card's time has no zone")
 
 
 def _check_lesson(values: Any) -> None:
@@ -191,7 +183,3 @@ def _check_lesson(values: Any) -> None:
 
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:80] or type(error).__name__

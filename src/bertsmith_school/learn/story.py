@@ -16,7 +16,7 @@ Numbers are placeholders, `{facts.…}` or, in sections, `{c.…}` of the sectio
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -97,8 +97,8 @@ def read_part(file: PartFile, language: Language) -> Lesson:
             _question(file, f"{file.id}/{place}", heading, text, fill)
             for place, (heading, text) in enumerate(_entries(questions), 1)
         ),
-        exercises=tuple(_exercise(file, heading, text, known) for heading, text in _entries(exercises)),
-        cards=tuple(_card(file, heading, text, fill) for heading, text in _entries(cards)),
+        exercises=tuple(_exercise(*entry, known) for entry in _keyed(file, exercises)),
+        cards=tuple(Card(id, fill(front), fill(back)) for id, front, back in _keyed(file, cards)),
         code_links=tuple(_code_link(file, line) for line in links.splitlines() if line),
     )
 
@@ -140,24 +140,19 @@ def _question(file: PartFile, name: str, prompt: str, text: str, fill: Callable[
     return Question(name, fill(prompt), filled, right[0], fill(explanation))
 
 
-def _exercise(file: PartFile, heading: str, explanation: str, known: SimpleNamespace) -> Exercise:
-    key, bar, prompt = heading.partition(" | ")
-    id = f"{file.id}/{key}"
-    if not bar or not explanation or id not in GIVEN:
-        raise InputError(
-            f"{file.name}: exercise {heading!r} must be headed by ### KEY | PROMPT, be explained, and have its"
-            " answer in facts.py"
-        )
+def _keyed(file: PartFile, text: str) -> Iterator[tuple[str, str, str]]:
+    """Yields the entries of exercises or cards: the key with that of the part before it, the heading, what is below."""
+    for heading, below in _entries(text):
+        key, bar, front = heading.partition(" | ")
+        if not bar or not below:
+            raise InputError(f"{file.name}: {heading!r} must be headed by ### KEY | TEXT, with text below it")
+        yield f"{file.id}/{key}", front, below
+
+
+def _exercise(id: str, prompt: str, explanation: str, known: SimpleNamespace) -> Exercise:
     given = GIVEN[id]()
-    filled = (text.format(facts=known, e=given) for text in (prompt, explanation))
-    return Exercise(id, next(filled), given.answer, next(filled))
-
-
-def _card(file: PartFile, heading: str, back: str, fill: Callable[[str], str]) -> Card:
-    key, bar, front = heading.partition(" | ")
-    if not bar or not back:
-        raise InputError(f"{file.name}: card {heading!r} must be headed by ### KEY | FRONT and have a back")
-    return Card(f"{file.id}/{key}", fill(front), fill(back))
+    prompt, explanation = (text.format(facts=known, e=given) for text in (prompt, explanation))
+    return Exercise(id, prompt, given.answer, explanation)
 
 
 def _code_link(file: PartFile, line: str) -> CodeLink:

@@ -90,7 +90,7 @@ def show_computation(console: Console, computation: Computation, *, with_note: b
     console.print()
     console.print(RichText(f"▸ {computation.title}", style="bold cyan"))
     if with_note and computation.note:
-        _print_note(console, computation.note, indent=2)
+        _print_indented(console, computation.note, indent=2, style="dim")
     for step in computation.steps:
         show_step(console, step)
     if computation.code:
@@ -105,7 +105,7 @@ def show_picture(console: Console, lesson: Lesson, found: Computation, language:
         path = save_picture(folder, lesson, found, language)
     except RunFolderError as error:
         # 图存不下不妨碍上课：说明原因，接着讲
-        _print_note(console, " ".join(str(error).split()), indent=2)
+        _print_indented(console, " ".join(str(error).split()), indent=2, style="dim")
         return
     if path is not None:
         said = Text("Picture: ", "图：")(language)
@@ -123,7 +123,7 @@ def show_step(console: Console, step: Step) -> None:
     else:
         console.print(RichText(f"  {step.label}", style="bold"))
     if step.note:
-        _print_note(console, step.note, indent=4)
+        _print_indented(console, step.note, indent=4, style="dim")
     if not step.is_table:
         return
     rows, headings = step.cells(), step.headings
@@ -170,25 +170,16 @@ def show_overview(console: Console, deck: Deck, language: Language, *, pictures:
 def run_quiz(console: Console, story: Iterable[Lesson], deck: Deck, language: Language, *, interactive: bool) -> None:
     """Asks the questions of lessons; prints them with their answers where nobody can be asked."""
     for lesson in story:
-        console.print()
-        console.print(RichText(f"{lesson.number}  {lesson.title}", style="bold"))
+        _show_title(console, lesson)
         right = 0
         for place, question in enumerate(lesson.questions, 1):
-            _show_question(console, question, place)
-            choice = question.answer
-            if interactive:
-                answered = _ask_choice(console, question, language)
-                if answered is None:
-                    _say_goodbye(console, language)
-                    return
-                choice = answered
-            marked = grade(question, choice)
+            _show_prompt(console, f"{place}. {question.prompt}")
+            for number, choice in enumerate(question.choices):
+                _print_indented(console, f"  {_letter(number)}  {choice}")
+            chosen = _ask_choice(console, question, language) if interactive else question.answer
+            marked = grade(question, chosen)
             right += marked.correct
-            if interactive:
-                _show_verdict(console, marked, Text("Not quite:", "不对，应为："), language)
-            if not (interactive and marked.correct):
-                _print_indented(console, f"→ {_letter(question.answer)}  {marked.answer}")
-            _print_indented(console, marked.explanation)
+            _show_verdict(console, marked, f"{_letter(question.answer)}  {marked.answer}", language, interactive)
         if interactive:
             asked = len(lesson.questions)
             deck.record_quiz(lesson.id, right, asked)
@@ -199,44 +190,34 @@ def run_quiz(console: Console, story: Iterable[Lesson], deck: Deck, language: La
 def run_exercises(console: Console, story: Iterable[Lesson], language: Language, *, interactive: bool) -> None:
     """Asks the exercises of lessons; prints them with their answers where nobody can be asked."""
     for lesson in story:
-        console.print()
-        console.print(RichText(f"{lesson.number}  {lesson.title}", style="bold"))
+        _show_title(console, lesson)
         for place, exercise in enumerate(lesson.exercises, 1):
-            console.print()
-            _print_indented(console, f"{place}. {exercise.prompt}", style="bold")
-            marked = (
-                _ask_number(console, exercise, language) if interactive else check_answer(exercise, exercise.answer)
-            )
-            if marked is None:
-                _say_goodbye(console, language)
-                return
-            if interactive:
-                _show_verdict(console, marked, Text("Not quite.", "不对。"), language)
-            _print_indented(console, f"→ {marked.answer}")
-            _print_indented(console, marked.explanation)
+            _show_prompt(console, f"{place}. {exercise.prompt}")
+            asked = _ask_number(console, exercise, language) if interactive else None
+            marked = asked or check_answer(exercise, exercise.answer)
+            _show_verdict(console, marked, marked.answer, language, interactive)
 
 
 def run_cards(console: Console, cards: list[Card], deck: Deck, language: Language, *, interactive: bool) -> None:
     """Goes through flash cards, keeping each answer at once; prints them where nobody can be asked."""
     if not cards:
         console.print(RichText(Text("No card is due.", "没有到期的卡片。")(language)))
-        return
     for place, card in enumerate(cards, 1):
-        console.print()
-        _print_indented(console, f"[{place}/{len(cards)}] {card.front}", style="bold")
-        if interactive and _read(console, Text("(Enter turns the card) ", "（回车翻面）")(language)) is None:
-            _say_goodbye(console, language)
-            return
+        _show_prompt(console, f"[{place}/{len(cards)}] {card.front}")
+        if interactive:
+            _read(console, Text("(Enter turns the card) ", "（回车翻面）")(language))
         _print_indented(console, card.back)
-        if not interactive:
-            continue
-        answer = _ask_answer(console, language)
-        if answer is None:
-            _say_goodbye(console, language)
-            return
-        review = deck.answer(card, answer)
-        days = Text(f"Again in {review.interval} day(s).", f"{review.interval} 天后再问。")(language)
-        console.print(RichText(days, style="dim"))
+        if interactive:
+            review = deck.answer(card, _ask_answer(console, language))
+            days = Text(f"Again in {review.interval} day(s).", f"{review.interval} 天后再问。")(language)
+            console.print(RichText(days, style="dim"))
+
+
+def say_goodbye(console: Console, language: Language) -> None:
+    """Says what is kept, where input ended in the middle."""
+    console.print()
+    said = Text("Stopped here; finished parts and answered cards are kept.", "到此为止；完成的部分和答过的卡片已保存。")
+    console.print(RichText(said(language)))
 
 
 def _show_failure(console: Console, section: Section, error: InputError, language: Language) -> None:
@@ -250,38 +231,42 @@ def _show_failure(console: Console, section: Section, error: InputError, languag
     _print_folded(console, RichText(said(language), style="yellow"), first=2, rest=2)
 
 
-def _show_verdict(console: Console, marked: Grade, wrong: Text, language: Language) -> None:
-    said = Text("Right.", "对。") if marked.correct else wrong
-    console.print(RichText(said(language), style="green" if marked.correct else "yellow"))
-
-
-def _show_question(console: Console, question: Question, place: int) -> None:
+def _show_title(console: Console, lesson: Lesson) -> None:
     console.print()
-    _print_indented(console, f"{place}. {question.prompt}", style="bold")
-    for number, choice in enumerate(question.choices):
-        _print_indented(console, f"  {_letter(number)}  {choice}")
+    console.print(RichText(f"{lesson.number}  {lesson.title}", style="bold"))
+
+
+def _show_prompt(console: Console, prompt: str) -> None:
+    console.print()
+    _print_indented(console, prompt, style="bold")
+
+
+def _show_verdict(console: Console, marked: Grade, answer: str, language: Language, interactive: bool) -> None:
+    """Says whether an answer was right, where one was given, then the right one and why."""
+    if interactive:
+        said = Text("Right.", "对。") if marked.correct else Text("Not quite:", "不对，应为：")
+        console.print(RichText(said(language), style="green" if marked.correct else "yellow"))
+    _print_indented(console, f"→ {answer}")
+    _print_indented(console, marked.explanation)
 
 
 def _ask(
     console: Console, prompt: str, understood: Callable[[str], T | None], otherwise: Text, language: Language
-) -> T | None:
-    """Asks until the answer is understood; None where input ends."""
-    while (typed := _read(console, prompt)) is not None:
-        answer = understood(typed.strip().lower())
-        if answer is not None:
-            return answer
+) -> T:
+    """Asks until the answer is understood; `EOFError` where input ends."""
+    while (answer := understood(_read(console, prompt).strip().lower())) is None:
         console.print(RichText(otherwise(language)))
-    return None
+    return answer
 
 
-def _ask_choice(console: Console, question: Question, language: Language) -> int | None:
+def _ask_choice(console: Console, question: Question, language: Language) -> int:
     letters = [_letter(number) for number in range(len(question.choices))]
     places = {letter: place for place, letter in enumerate(letters)}
     otherwise = Text(f"One of {', '.join(letters)}.", f"请输入 {'、'.join(letters)} 之一。")
     return _ask(console, f"{'/'.join(letters)}? ", places.get, otherwise, language)
 
 
-def _ask_number(console: Console, exercise: Exercise, language: Language) -> Grade | None:
+def _ask_number(console: Console, exercise: Exercise, language: Language) -> Grade:
     def understood(typed: str) -> Grade | None:
         try:
             return check_answer(exercise, typed)
@@ -292,30 +277,18 @@ def _ask_number(console: Console, exercise: Exercise, language: Language) -> Gra
     return _ask(console, "= ", understood, otherwise, language)
 
 
-def _ask_answer(console: Console, language: Language) -> Answer | None:
+def _ask_answer(console: Console, language: Language) -> Answer:
     labels = Text("1 not known · 2 hard · 3 good · 4 easy? ", "1 没记住 · 2 吃力 · 3 记得 · 4 很轻松？")
     answers = {str(number): answer for number, answer in enumerate(ANSWERS, 1)}
     return _ask(console, labels(language), answers.get, Text("A number from 1 to 4.", "请输入 1 到 4。"), language)
 
 
-def _read(console: Console, prompt: str) -> str | None:
+def _read(console: Console, prompt: str) -> str:
     try:
         return console.input(RichText(prompt, style="cyan"))
-    except EOFError:
-        return None
     except UnicodeDecodeError:
         # 终端送来不是 UTF-8 的字节：当作没看懂，再问一次
         return ""
-
-
-def _say_goodbye(console: Console, language: Language) -> None:
-    console.print()
-    said = Text("Stopped here; finished parts and answered cards are kept.", "到此为止；完成的部分和答过的卡片已保存。")
-    console.print(RichText(said(language)))
-
-
-def _print_note(console: Console, note: str, *, indent: int) -> None:
-    _print_indented(console, note, indent=indent, style="dim")
 
 
 def _print_indented(console: Console, text: str, *, indent: int = 0, style: str = "") -> None:
@@ -340,30 +313,20 @@ def _styled(text: str, style: str = "") -> RichText:
 
 def _fold(text: RichText, width: int) -> list[RichText]:
     """Folds a line at spaces and between Chinese characters; closing punctuation never starts a line."""
-    breaks, line, start = [], 0, 0
+    breaks, line = [], 0
     for match in _PIECES.finditer(text.plain):
-        size = cell_len(match.group().rstrip() if match.group().isspace() else match.group())
-        if line and line + size > width and not match.group().isspace():
-            breaks.append(match.start())
-            line = 0
-        line += cell_len(match.group())
+        piece, place = match.group(), match.start()
         # 比整行还长的词：只能从中间折断
-        while line > width and not match.group().isspace():
-            start = match.end() - _tail(match.group(), line - width)
-            breaks.append(start)
-            line = cell_len(text.plain[start : match.end()])
+        for part in piece if cell_len(piece) > width else [piece]:
+            if line and line + cell_len(part) > width and not part.isspace():
+                breaks.append(place)
+                line = 0
+            line += cell_len(part)
+            place += len(part)
     lines = list(text.divide(breaks))
     for each in lines:
         each.rstrip()
     return lines
-
-
-def _tail(word: str, cells: int) -> int:
-    """Returns how many characters at a word's end take at least that many cells."""
-    count = 0
-    while count < len(word) - 1 and cell_len(word[len(word) - count :]) < cells:
-        count += 1
-    return max(1, count)
 
 
 def _letter(number: int) -> str:

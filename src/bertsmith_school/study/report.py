@@ -114,13 +114,6 @@ def conclusion(rows: Sequence[Row], arms: Sequence[str], column: str, group: str
     return f"{'; '.join(parts)}."
 
 
-def settled(rows: Sequence[Row], arms: Sequence[str], columns: Sequence[str], group: str = "") -> set[str]:
-    """Returns the arms whose difference from the first is clear in every figure that both have."""
-    reference, *others = arms
-    found = {arm: [difference(rows, arm, reference, column, group) for column in columns] for arm in others}
-    return {arm for arm, all_ in found.items() if any(all_) and all(one.is_clear for one in all_ if one is not None)}
-
-
 def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
     """Fits value = a + b · place^-c, a ≥ 0, b > 0, c in (0.01, 3); None for fewer than four different places or no law.
 

@@ -29,13 +29,10 @@ from bertsmith.reporting.page import FigureRow, Table
 from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith_school.looking.pairs import load_judge, read_blimp
-from bertsmith_school.study.report import columns_of, settled, write_report
+from bertsmith_school.study.report import write_report
 from bertsmith_school.study.study import Base, Row, Start, study_named
 from bertsmith_school.study.tasks import StudyTask, read_tasks, village_tasks
 from bertsmith_school.study.work import RunPlan, StudyText, StudyWork
-
-FEWEST_TO_SETTLE = 3
-"""Seeds before an arm may be left out: with two, an interval is thirteen deviations wide."""
 
 VILLAGE_SEQUENCE, SEQUENCE = 64, 128
 
@@ -49,7 +46,6 @@ class StudyOptions(Checked):
     size: str = option("tiny", help="Size: tiny, mini, small or L/H such as 4/256.")
     family: str = option("bert", help="Architecture: bert, roberta, modernbert and others.")
     vocab_size: int = option(0, min=0, shown_default="by the amount of text", help="Vocabulary size.")
-    early: bool = option(False, help="Stop after three seeds for arms that already differ clearly.")
     jobs: int = option(1, min=1, help="Runs at a time; they share the cores.")
     engine: Engine = option("local", help="Where runs execute: local, or ray for a cluster.")
     documents: DocumentRule = option(
@@ -211,11 +207,8 @@ def _steps(work: StudyWork, starts: Sequence[Start], options: StudyOptions, out:
 def _rows_by_seed(
     work: StudyWork, steps: Mapping[Start, int], options: StudyOptions, console: Console
 ) -> Iterator[list[Row]]:
-    rows: list[Row] = []
     for seed in range(options.seeds):
-        may_stop = options.early and seed >= FEWEST_TO_SETTLE
-        left = [start for start in steps if not (may_stop and _is_settled(work, start, rows))]
-        plans = [RunPlan(start, seed, steps[start]) for start in left]
+        plans = [RunPlan(start, seed, count) for start, count in steps.items()]
         made: list[Row] = []
         results = parallel_map(work, plans, workers=options.jobs, engine=options.engine, computes=True)
         for plan, found in zip(plans, results, strict=True):
@@ -223,17 +216,7 @@ def _rows_by_seed(
             console.print(
                 f"    seed {seed}: {escape(plan.start.model or plan.start.name)}: {_said(found)}", soft_wrap=True
             )
-        rows += made
         yield made
-
-
-def _is_settled(work: StudyWork, start: Start, rows: Sequence[Row]) -> bool:
-    """Whether every arm of a start differs clearly from the one it is compared with."""
-    arms = work.study.arms(work.base)
-    columns = columns_of(rows, work.study.columns)
-    names = {group: [arm.name for arm in arms if arm.group == group] for group in {arm.group for arm in arms}}
-    clear = {group: settled(rows, arms_of, columns, group) for group, arms_of in names.items()}
-    return all(arm.name in clear[arm.group] for arm in arms if arm.start == start)
 
 
 def _said(rows: Sequence[Row]) -> str:

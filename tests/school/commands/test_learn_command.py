@@ -151,7 +151,7 @@ def test_cards_at_a_terminal(type_in, home):
 def test_exercises_at_a_terminal(type_in):
     shown = type_in("no idea\n2,052\n7\n", "4", "--exercises")
     assert "A number, such as" in shown
-    assert shown.count("Right.") == shown.count("Not quite.") == 1
+    assert shown.count("Right.") == shown.count("Not quite:") == 1
     assert "Stopped here" in type_in("", "4", "--exercises")
 
 

@@ -146,10 +146,8 @@ def test_a_part_in_its_form():
         ("- [x] That", "- [ ] That", "question 'Which\\?' must have choices"),
         ("- [ ] This", "- [x] This", "question 'Which\\?' must have choices"),
         ("Because.", "", "an explanation"),
-        ("left | How", "How", "exercise 'How .*' must be headed"),
-        ("left | How", "right way | How", "answer in facts.py"),
-        ("one | Front?", "Front?", "card 'Front\\?' must be headed"),
-        ("Back.", "", "have a back"),
+        ("left | How", "How", "'How .*' must be headed by ### KEY"),
+        ("Back.", "", "with text below"),
         ("(docs/en/explanation/paper-map.md#31-pre-training)", "", "is no link of the form"),
     ],
 )

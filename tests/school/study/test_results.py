@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith_school.study.report import columns_of, conclusion, difference, mean_of, power_law, settled
+from bertsmith_school.study.report import columns_of, conclusion, difference, mean_of, power_law
 from bertsmith_school.study.study import Row
 
 
@@ -40,11 +40,6 @@ def test_a_conclusion_says_no_more_than_the_intervals():
     assert conclusion(higher, ["base", "good"], "accuracy") == "worse than base are good."
     assert "one seed" in conclusion(rows_of(base=[3.0], good=[1.0]), ["base", "good"], "loss")
     assert conclusion(rows, ["base", "nobody"], "loss") == ""
-
-
-def test_an_arm_is_settled_when_every_figure_is_clear():
-    rows = rows_of(base=[3.0, 3.1, 3.2], good=[2.5, 2.6, 2.71], same=[2.9, 3.2, 3.1])
-    assert settled(rows, ["base", "good", "same"], ["loss", "accuracy"]) == {"good"}
 
 
 def test_columns_are_the_studys_own_then_the_tasks():

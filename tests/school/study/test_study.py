@@ -136,23 +136,6 @@ def test_one_run_that_fails_costs_itself_alone(text, tmp_path, few_steps, monkey
     assert "failed" not in shown
 
 
-def test_arms_that_differ_clearly_get_no_further_seeds(text, tmp_path, monkeypatch):
-    made = []
-
-    def row_of(self, plan):
-        made.append((plan.start.name, plan.seed))
-        (arm,) = [arm for arm in self.study.arms(self.base) if arm.start == plan.start]
-        far = {0: 0.0, 2: 1.0}.get(list(self.study.arms(self.base)).index(arm), 0.001 * (-1) ** plan.seed)
-        figures = {"bits per character": 2 + far + 0.01 * plan.seed}
-        return [work.Row(arm.name, arm.group, plan.seed, figures, {"place": 1.0})]
-
-    monkeypatch.setattr(work.StudyWork, "__call__", row_of)
-    monkeypatch.setattr(work, "steps_for", lambda *_, **__: 24)
-    study(text, tmp_path, seeds=5, early=True)
-    seeds = {name: max(seed for other, seed in made if other == name) for name, _ in made}
-    assert sorted(seeds.values()) == [2, 4, 4]
-
-
 def test_a_folder_of_another_setting_is_refused(text, tmp_path, few_steps):
     study(text, tmp_path)
     for change, error in (({"minutes": 3.0}, "minutes"), ({"size": "2/64"}, "size"), ({"name": "data"}, "study")):
