@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from bertsmith_school.lab.figures import draw_matrix, draw_scatter
 from bertsmith_school.lab.markup import written
@@ -51,28 +52,14 @@ def similarity_map(model: LabModel, text: str) -> SimilarityMap:
             f"请写 2 到 {MOST_LINES} 行，每行一段文本；现在有 {len(lines)} 行。",
         )
     vectors = model.embed(lines)
-    points, shares = principal_components(vectors)
-    # 舍入会让同一文本的余弦略大于 1
+    components = PCA(2)
+    # 各行都一样时没有方差可分：份额记作 0
+    with np.errstate(invalid="ignore"):
+        points = components.fit_transform(vectors.astype(np.float64))
+    first, second = np.nan_to_num(components.explained_variance_ratio_).tolist()
     untrained = "note" in model.served.describe()
-    return SimilarityMap(lines, np.clip(vectors @ vectors.T, -1.0, 1.0), points, shares, untrained)
-
-
-def principal_components(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """Projects vectors [N, H] onto the two directions in which they vary most: [N, 2], and their shares of variance.
-
-    Signs are fixed: of each column the number furthest from 0 is positive.
-    """
-    centred = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
-    left, lengths, _ = np.linalg.svd(centred, full_matrices=False)
-    points = np.zeros((len(vectors), 2))
-    count = min(2, len(lengths))
-    points[:, :count] = left[:, :count] * lengths[:count]
-    # 奇异向量的正负号是任意的：固定下来，同样的文本每次画出同样的图
-    furthest = points[np.abs(points).argmax(0), [0, 1]]
-    points *= np.where(furthest < 0, -1.0, 1.0)
-    shares = np.zeros(2)
-    shares[:count] = (lengths**2 / max(float((lengths**2).sum()), 1e-12))[:count]
-    return points, (float(shares[0]), float(shares[1]))
+    # 舍入会让同一文本的余弦略大于 1
+    return SimilarityMap(lines, np.clip(vectors @ vectors.T, -1.0, 1.0), points, (first, second), untrained)
 
 
 def build(state: PageState) -> None:

@@ -29,22 +29,14 @@ _NORMS = {
 
 
 @dataclass(frozen=True)
-class TokenRow:
-    """One token: the characters that it stands for, none for special ones, and where; segment and position from 0."""
-
-    piece: str
-    id: int
-    written: str
-    offsets: tuple[int, int]
-    segment: int
-    position: int
-
-
-@dataclass(frozen=True)
 class Tokens:
-    """What the model reads of one text or pair."""
+    """What the model reads of one text or pair: S pieces, their ids, places in their text, and texts (0 or 1)."""
 
-    rows: list[TokenRow]
+    texts: tuple[str, str]
+    pieces: list[str]
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    sequence_ids: list[int]
     norms: dict[str, NDArray[np.float32]]
     dropped: int
 
@@ -59,12 +51,6 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
         raise LabError(
             "The model knows one segment only; leave text B empty.", "这个模型只有一种段嵌入，请不要写文本 B。"
         )
-    texts = (first, pair or "")
-    columns = zip(encoded["input_ids"], encoded["sequence_ids"], encoded["offsets"], strict=True)
-    rows = [
-        TokenRow(tokenizer.vocab[index], index, texts[source][start:end], (start, end), source, position)
-        for position, (index, source, (start, end)) in enumerate(columns)
-    ]
     with torch.inference_mode():
         device = embedding.word.weight.device
         ids, segments = (torch.tensor(encoded[name], device=device) for name in ("input_ids", "token_type_ids"))
@@ -74,12 +60,14 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
             known = segments.clamp(max=embedding.token_type.num_embeddings - 1)
             parts["segment"] = F.embedding(known, embedding.token_type.weight)
         if hasattr(embedding, "position"):
-            parts["position"] = embedding.position.weight[model.encoder.config.first_position :][: len(rows)]
+            parts["position"] = embedding.position.weight[model.encoder.config.first_position :][: len(ids)]
         parts["sum"] = torch.stack(list(parts.values())).sum(0)
         parts["normed"] = embedding.norm(parts["sum"])
         # 只看长度：几百维的向量画不出来，长度已能说明三种嵌入各占多少、归一化做了什么
         norms = {name: vectors.float().norm(dim=-1).cpu().numpy() for name, vectors in parts.items()}
-    return Tokens(rows, norms, dropped)
+    names = [tokenizer.vocab[index] for index in encoded["input_ids"]]
+    columns = (encoded[name] for name in ("input_ids", "offsets", "sequence_ids"))
+    return Tokens((first, pair or ""), names, *columns, norms, dropped)
 
 
 def build(state: PageState) -> None:
@@ -98,43 +86,43 @@ def build(state: PageState) -> None:
     def show(model: LabModel, one: str, two: str) -> tuple[Any, ...]:
         found = tokens_of(model, one, two)
         norms = {state.say(name): found.norms[key].tolist() for key, name in _NORMS.items() if key in found.norms}
-        return _results(state, found), draw_norms([row.piece for row in found.rows], norms)
+        return _results(state, found), draw_norms(found.pieces, norms)
 
     state.answer([button.click, first.submit, second.submit], show, [first, second], place, [results, figure])
     state.on_choice(lambda _: ["", None], [results, figure])
 
 
 def _results(state: PageState, found: Tokens) -> str:
-    width = 120 + 26 * len(found.rows)
-    parts = [f"<style>#tokens-norms .js-plotly-plot{{min-width:{width}px}}</style>"]
+    size = len(found.pieces)
+    parts = [f"<style>#tokens-norms .js-plotly-plot{{min-width:{120 + 26 * size}px}}</style>"]
     if found.dropped:
         said = Text(
-            f"The model reads {len(found.rows)} tokens; the last {found.dropped} are cut off.",
-            f"模型只读 {len(found.rows)} 个词元，末尾的 {found.dropped} 个被截去了。",
+            f"The model reads {size} tokens; the last {found.dropped} are cut off.",
+            f"模型只读 {size} 个词元，末尾的 {found.dropped} 个被截去了。",
         )
         parts.append(notice(state.say(said)))
     if missing := [name for key, name in _NORMS.items() if key not in found.norms]:
         named = Text(" and no ".join(name.en for name in missing), "和".join(name.zh for name in missing))
         said = Text(f"This model's family adds no {named.en}.", f"这个模型所属的家族不加{named.zh}。")
         parts.append(notice(state.say(said)))
-    parts.append(pieces((row.piece, row.segment) for row in found.rows))
+    parts.append(pieces(zip(found.pieces, found.sequence_ids, strict=True)))
     head = [
         *state.say("piece|in the text|id|characters|text|position", "词片|原文|id|字符|文本|位置").split("|"),
         *(f"‖{state.say(one)}‖" for name, one in _NORMS.items() if name in found.norms),
         state.say("‖after LayerNorm‖", "‖LayerNorm 之后‖"),
     ]
-    columns = [values.tolist() for values in found.norms.values()]
+    columns = zip(found.pieces, found.ids, found.offsets, found.sequence_ids, *found.norms.values(), strict=True)
     rows = [
         [
-            row.piece,
-            row.written,
-            f"{row.id}",
-            "–" if row.offsets == (0, 0) else f"{row.offsets[0]}–{row.offsets[1]}",
-            "AB"[row.segment] if row.segment < 2 else f"{row.segment}",
-            f"{row.position}",
-            *(f"{values[row.position]:.3f}" for values in columns),
+            piece,
+            found.texts[source][start:end],
+            f"{index}",
+            f"{start}–{end}" if end else "–",
+            "AB"[source],
+            f"{position}",
+            *(f"{norm:.3f}" for norm in norms),
         ]
-        for row in found.rows
+        for position, (piece, index, (start, end), source, *norms) in enumerate(columns)
     ]
     parts.append(table(head, rows, name=state.say("Tokens", "词元"), texts=2))
     return "".join(parts)

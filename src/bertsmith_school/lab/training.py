@@ -5,8 +5,8 @@ Only `metrics.jsonl` is read, by the reports' reader and where it has grown; a r
 
 from __future__ import annotations
 
+import os
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,9 +59,10 @@ class RunFolders:
                 continue
             for log in sorted(log for depth in (1, 2, 3) for log in root.glob("*/" * depth + "metrics.jsonl")):
                 found.setdefault(log.parent.resolve(), log.parent)
-        folders = dict(list(found.items())[:MOST_RUNS])
-        names = _names_apart(list(folders))
-        return {names[place]: folder for place, folder in folders.items()}
+        places = list(found)[:MOST_RUNS]
+        # 从共同的上级文件夹写起：名字短，又不会有两个一样的
+        above = os.path.commonpath([place.parent for place in places] or [""])
+        return {place.relative_to(above).as_posix(): found[place] for place in places}
 
     def read(self, folder: Path) -> Run:
         """Reads a run; never fails, see `Run.trouble`."""
@@ -79,20 +80,6 @@ class RunFolders:
         except (OSError, ValueError) as error:
             kind = type(error).__name__
             return Run((), Text(f"metrics.jsonl cannot be read ({kind})", f"metrics.jsonl 读不出来（{kind}）"))
-
-
-def _names_apart(folders: Sequence[Path]) -> dict[Path, str]:
-    """Names different absolute folders by their last parts, by as few as tell each from the others."""
-    sizes = dict.fromkeys(folders, 1)
-    while True:
-        names = {folder: "/".join(folder.parts[-size:]) for folder, size in sizes.items()}
-        counts = Counter(names.values())
-        alike = [folder for folder in folders if counts[names[folder]] > 1]
-        if not alike:
-            return names
-        # 只加长还分不开的名字：其余的保持短，图例里读得清
-        for folder in alike:
-            sizes[folder] += 1
 
 
 def figures_of(runs: Sequence[Run]) -> list[Figure]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
-from scipy import optimize, stats
+from scipy import stats
 
 from bertsmith.files import write_json, write_text
 from bertsmith.reporting.drawing import write_picture
@@ -29,9 +28,6 @@ from bertsmith_school.study.study import Arm, Base, Row, Study
 
 LEVEL = 0.95
 SMALLER_IS_BETTER = ("loss", "bits per character")
-LEAST_FACTOR, LEAST_POWER, MOST_POWER = 1e-9, 0.01, 3.0
-"""The edges of what is searched; a fit that ends at one of them has found no law."""
-
 DOT = 0.28
 """Inches of height for a row of dots."""
 
@@ -112,31 +108,6 @@ def conclusion(rows: Sequence[Row], arms: Sequence[str], column: str, group: str
     parts += [f"worse than {reference} are {', '.join(worse)}"] if worse else []
     parts += [f"not to be told apart from {reference}: {', '.join(open_)}"] if open_ else []
     return f"{'; '.join(parts)}."
-
-
-def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Fits value = a + b · place^-c, a ≥ 0, b > 0, c in (0.01, 3); None for fewer than four different places or no law.
-
-    Losses follow it over text and computing (Kaplan et al. 2020; Hoffmann et al. 2022).
-    """
-    if len(set(places)) < 4:
-        return None
-    x, y = np.asarray(places, float), np.asarray(values, float)
-    scale = float(x.max())
-    begin = (max(0.0, float(y.min()) * 0.8), max(1e-3, float(y.min()) * 0.2), 0.3)
-    bounds = ((0.0, LEAST_FACTOR, LEAST_POWER), (float(y.max()), np.inf, MOST_POWER))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optimize.OptimizeWarning)
-            (a, b, c), _ = optimize.curve_fit(
-                lambda place, a, b, c: a + b * (place / scale) ** -c, x, y, begin, bounds=bounds, maxfev=20_000
-            )
-    except RuntimeError:
-        return None
-    # 拟合停在搜索范围的边上：数值不随 place 下降，或不按幂律下降，没有规律可说
-    if b < 1e3 * LEAST_FACTOR or not 1.05 * LEAST_POWER < c < 0.95 * MOST_POWER:
-        return None
-    return float(a), float(b * scale**c), float(c)
 
 
 def _of(rows: Sequence[Row], arm: str, group: str) -> list[Row]:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from bertsmith.model import ModelConfig
 from bertsmith.model.features import LayerChoice
-from bertsmith_school.study.report import mean_of, power_law
+from bertsmith_school.study.report import mean_of
 from bertsmith_school.study.study import FINE_TUNED, Arm, Base, Equal, Row, Start, Study, start
 
 SHARES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
@@ -26,20 +26,6 @@ class Data(Study):
         return [
             Arm(f"{share:.3g} of the text", Start((("objective", "mlm"),), share=share, equal="steps"), place=share)
             for share in SHARES
-        ]
-
-    def remarks(self, rows: Sequence[Row]) -> list[str]:
-        """Says what doubling the text would bring."""
-        points = [row for row in rows if "loss" in row.figures]
-        places = [row.facts["place"] for row in points]
-        law = power_law(places, [row.figures["loss"] for row in points])
-        if law is None:
-            whole = set(places) == set(SHARES)
-            return ["The loss does not fall with more text: runs of this length cannot use it."] if whole else []
-        least, factor, power = law
-        return [
-            f"The loss follows {least:.2f} + {factor:.3g} · share^-{power:.2f}; by that, twice the text would bring it"
-            f" from {least + factor:.2f} to {least + factor * 2**-power:.2f} in the same time."
         ]
 
 
@@ -202,7 +188,7 @@ class Sizes(Study):
         return [Arm(shape, start(equal, size=shape), group=group) for group, equal in GROUPS for shape in shapes]
 
     def remarks(self, rows: Sequence[Row]) -> list[str]:
-        """Recommends a size for the time, and says what more computing would bring."""
+        """Recommends a size for the time."""
         remarks = []
         for group, _ in GROUPS:
             shapes = dict.fromkeys(row.arm for row in rows if row.group == group)
@@ -212,16 +198,6 @@ class Sizes(Study):
                 best = min(known, key=lambda shape: known[shape])
                 said = "For this time on this machine" if group == GROUPS[0][0] else "For this number of steps"
                 remarks.append(f"{said}, {best} has the lowest loss: {known[best]:.3f}.")
-        points = [row for row in rows if "loss" in row.figures and "operations" in row.facts]
-        law = power_law([row.facts["operations"] for row in points], [row.figures["loss"] for row in points])
-        if law is not None:
-            least, factor, power = law
-            most = max(row.facts["operations"] for row in points)
-            now, then = (least + factor * spent**-power for spent in (most, 2 * most))
-            remarks.append(
-                f"Over all runs the loss follows {least:.2f} + {factor:.3g} · operations^-{power:.3f}; by that, twice"
-                f" the most that was spent here ({most:.2g}) would bring it from {now:.2f} to {then:.2f}."
-            )
         return remarks
 
 

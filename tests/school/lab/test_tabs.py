@@ -144,8 +144,8 @@ def test_tokens_are_the_sum_of_three_embeddings_as_transformers_has_them(lab, fo
     transformers = pytest.importorskip("transformers")
     theirs = transformers.BertModel.from_pretrained(folders["base"]).eval().embeddings
     found = tokens.tokens_of(lab["base"], "the woman reads", "bread !")
-    ids = torch.tensor([[row.id for row in found.rows]])
-    segments = torch.tensor([[row.segment for row in found.rows]])
+    ids = torch.tensor([found.ids])
+    segments = torch.tensor([found.sequence_ids])
     places = torch.arange(ids.shape[1])[None]
     with torch.no_grad():
         parts = {
@@ -157,16 +157,14 @@ def test_tokens_are_the_sum_of_three_embeddings_as_transformers_has_them(lab, fo
         parts["sum"] = parts["token"] + parts["segment"] + parts["position"]
     for name, vectors in parts.items():
         np.testing.assert_allclose(found.norms[name], vectors[0].norm(dim=-1).numpy(), rtol=1e-5)
-    assert [row.piece for row in found.rows][:2] == ["[CLS]", "the"]
-    assert [(row.written, row.offsets) for row in found.rows if row.piece == "woman"] == [("woman", (4, 9))]
-    assert found.rows[-2].written == "!"
-    assert found.rows[-2].segment == 1
-    assert [row.position for row in found.rows] == list(range(len(found.rows)))
+    assert found.pieces[:2] == ["[CLS]", "the"]
+    assert found.offsets[found.pieces.index("woman")] == (4, 9)
+    assert (found.pieces[-2], found.sequence_ids[-2]) == ("!", 1)
 
 
 def test_a_text_that_is_too_long_is_cut_and_counted(lab):
     found = tokens.tokens_of(lab["base"], "man " * 200, "")
-    assert (len(found.rows), found.dropped) == (128, 74)
+    assert (len(found.pieces), found.dropped) == (128, 74)
 
 
 def test_similarity_is_the_pipelines_and_the_map_is_a_principal_component_analysis(lab, folders):

@@ -24,26 +24,8 @@ def test_runs_are_found_below_a_folder_and_named_apart(tmp_path):
     write(tmp_path / "one" / "run", [])
     write(tmp_path / "two" / "run", [])
     write(tmp_path / "search" / "runs" / "seed-1", [])
-    assert list(RunFolders((tmp_path,)).find()) == ["one/run", "seed-1", "two/run"]
+    assert list(RunFolders((tmp_path,)).find()) == ["one/run", "search/runs/seed-1", "two/run"]
     assert list(RunFolders((tmp_path / "one" / "run",)).find()) == ["run"]
-
-
-def test_names_are_as_long_as_it_takes_to_tell_runs_apart(tmp_path):
-    """Two searches: both keep their runs in a folder `runs`, and both ran the same settings."""
-    for search in ("first", "second"):
-        for name in ("lr-1e-4", "lr-3e-4"):
-            write(tmp_path / search / "runs" / name, [])
-    write(tmp_path / "first" / "runs" / "alone", [])
-    write(tmp_path / "lr-1e-4", [])
-    found = RunFolders((tmp_path,)).find()
-    assert {name: folder.relative_to(tmp_path).as_posix() for name, folder in found.items()} == {
-        "alone": "first/runs/alone",
-        "first/runs/lr-1e-4": "first/runs/lr-1e-4",
-        "first/runs/lr-3e-4": "first/runs/lr-3e-4",
-        f"{tmp_path.name}/lr-1e-4": "lr-1e-4",
-        "second/runs/lr-1e-4": "second/runs/lr-1e-4",
-        "second/runs/lr-3e-4": "second/runs/lr-3e-4",
-    }
 
 
 def test_a_run_that_is_named_twice_is_one_run(tmp_path, monkeypatch):

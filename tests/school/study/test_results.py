@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith_school.study.report import columns_of, conclusion, difference, mean_of, power_law
+from bertsmith_school.study.report import columns_of, conclusion, difference, mean_of
 from bertsmith_school.study.study import Row
 
 
@@ -46,12 +46,3 @@ def test_columns_are_the_studys_own_then_the_tasks():
     rows = [Row("a", "", 0, {"loss": 1.0, "bits per character": 2.0, "sst2": 0.5}), Row("b", "", 0, {"pos": 0.1})]
     assert columns_of(rows, ("loss",)) == ["loss", "sst2", "pos"]
     assert columns_of(rows, ("bits per character",)) == ["bits per character", "sst2", "pos"]
-
-
-def test_a_power_law_is_found_again():
-    places = [1e10, 3e10, 1e11, 4e11, 1e12]
-    law = power_law(places, [2.0 + 900.0 * place**-0.25 for place in places])
-    assert law == pytest.approx((2.0, 900.0, 0.25), rel=0.02)
-    assert power_law(places[:3], [3.0, 2.0, 1.0]) is None
-    assert power_law(places, [2.0, 2.1, 2.0, 2.2, 2.1]) is None, "nothing falls"
-    assert power_law(places, [9.0, 5.0, 5.0, 5.0, 5.0]) is None, "one fall is no law"
