@@ -52,56 +52,34 @@ def draw_map(
 ) -> go.Figure:
     """Draws who reads whom: weights [S, S] of S pieces and segments, or one colour for each direction of a pair."""
     names = [label(token, 24) for token in tokens]
-    places = list(range(len(tokens)))
     types = np.asarray(token_type_ids)
     colours: Mapping[tuple[int, int], str] = PAIR_COLOURS if by_pair else {(0, 0): PAIR_COLOURS[0, 0]}
     strongest = float(np.sqrt(weights.max()))
     figure = go.Figure()
     for (reader, read), colour in colours.items():
         shown = np.outer(types == reader, types == read) if by_pair else np.ones_like(weights, dtype=bool)
-        figure.add_heatmap(
-            # 颜色按平方根：多数权重很小，线性着色时几乎全白；悬停时显示真实的权重
-            z=np.where(shown, np.sqrt(weights), np.nan),
-            customdata=weights,
-            x=places,
-            y=places,
-            zmin=0,
-            zmax=strongest,
-            colorscale=[[0, _WHITE], [1, colour]],
-            showscale=False,
-            hoverongaps=False,
-            xgap=1,
-            ygap=1,
-            hovertemplate=f"<b>%{{y}}</b> {label(words[0])}<br><b>%{{x}}</b> {label(words[1])}"
-            "<br>%{customdata:.1%}<extra></extra>",
+        # 颜色按平方根：多数权重很小，线性着色时几乎全白；悬停时显示真实的权重
+        cells = _cells(
+            np.where(shown, np.sqrt(weights), np.nan),
+            f"<b>%{{y}}</b> {label(words[0])}<br><b>%{{x}}</b> {label(words[1])}<br>%{{customdata:.1%}}",
+            colour=colour,
         )
-    _axes(figure, names)
+        figure.add_trace(cells.update(customdata=weights, zmax=strongest, showscale=False, hoverongaps=False))
+    _axes(figure, names, names)
     # 边距按最长的标签自己算：让 Plotly 自动量边距要重画好几遍，点击后的等待会翻倍
     room = 20 + max(map(_pixels, names))
-    figure.update_layout(height=room + 8 + CELL * len(tokens), margin={"l": room, "r": 12, "t": room, "b": 8})
-    for axes in (figure.update_xaxes, figure.update_yaxes):
-        axes(automargin=False, ticklabeloverflow="allow")
-    return figure
+    figure.update_layout(height=room + 8 + CELL * len(tokens), margin=_margin(room, room, 8))
+    return _with_own_margins(figure)
 
 
 def draw_heads(
     values: NDArray[np.float32], *, share: bool, words: tuple[str, str], chosen: tuple[int, int | None]
 ) -> go.Figure:
     """Draws one number for every head [L, A], the lowest layer at the bottom; a layer and head from 0 are marked."""
-    layers, heads = values.shape
+    layers = len(values)
     shape = "%{z:.1%}" if share else "%{z:.2f}"
-    figure = go.Figure(
-        go.Heatmap(
-            z=values,
-            x=list(range(1, heads + 1)),
-            y=list(range(1, layers + 1)),
-            colorscale=[[0, _WHITE], [1, PAIR_COLOURS[0, 0]]],
-            xgap=2,
-            ygap=2,
-            colorbar={"thickness": 10, "tickformat": ".0%" if share else ".2f"},
-            hovertemplate=f"{words[0]} %{{y}}, {words[1]} %{{x}}<br>{shape}<extra></extra>",
-        )
-    )
+    cells = _cells(values, f"{words[0]} %{{y}}, {words[1]} %{{x}}<br>{shape}", first=1)
+    figure = go.Figure(cells.update(zmin=None, colorbar_tickformat=".0%" if share else ".2f"))
     layer, head = chosen
     # 均值和 rollout 不属于某一个头：不标
     if head is not None:
@@ -110,8 +88,8 @@ def draw_heads(
     _plain(figure)
     figure.update_layout(height=90 + 26 * layers, margin=_margin(46, 8, 40))
     for axes, word in ((figure.update_xaxes, words[1]), (figure.update_yaxes, words[0])):
-        axes(title=word, dtick=1, showgrid=False, automargin=False, ticklabeloverflow="allow")
-    return figure
+        axes(title=word, dtick=1, showgrid=False)
+    return _with_own_margins(figure)
 
 
 def draw_norms(tokens: Sequence[str], norms: Mapping[str, Sequence[float]]) -> go.Figure:
@@ -153,26 +131,13 @@ def draw_scatter(texts: Sequence[str], points: NDArray[np.float64], axes: tuple[
 def draw_matrix(texts: Sequence[str], values: NDArray[np.float32]) -> go.Figure:
     """Draws the similarity [N, N] of texts, which are numbered from 1; pointing at a cell shows both."""
     numbers = [str(number) for number in range(1, len(texts) + 1)]
-    places = list(range(len(texts)))
     shown = [label(text, 50) for text in texts]
+    cells = _cells(values, "%{text[1]}<br>%{text[0]}<br>%{z:.3f}")
+    cells.update(zmin=-1, zmax=1, colorscale=[[0, PAIR_COLOURS[0, 1]], [0.5, _WHITE], [1, PAIR_COLOURS[0, 0]]])
     few = len(texts) <= 12
-    figure = go.Figure(
-        go.Heatmap(
-            z=values,
-            x=places,
-            y=places,
-            zmin=-1,
-            zmax=1,
-            colorscale=[[0, PAIR_COLOURS[0, 1]], [0.5, _WHITE], [1, PAIR_COLOURS[0, 0]]],
-            xgap=1,
-            ygap=1,
-            text=[[[one, two] for one in shown] for two in shown],
-            texttemplate="%{z:.2f}" if few else None,
-            colorbar={"thickness": 10},
-            hovertemplate="%{text[1]}<br>%{text[0]}<br>%{z:.3f}<extra></extra>",
-        )
-    )
-    _axes(figure, numbers, angle=0)
+    cells.update(text=[[[one, two] for one in shown] for two in shown], texttemplate="%{z:.2f}" if few else None)
+    figure = go.Figure(cells)
+    _axes(figure, numbers, numbers, angle=0)
     figure.update_layout(height=max(300, 80 + 24 * len(texts)), margin=_margin(34, 34, 8))
     return figure
 
@@ -207,31 +172,13 @@ def draw_topics(
 def draw_over_time(names: Sequence[str], periods: Sequence[str], counts: NDArray[np.int64], *, title: str) -> go.Figure:
     """Draws how much of each of P periods K topics have, from their passages [K, P], which pointing at a cell shows."""
     shown = [label(name, 24) for name in names]
-    figure = go.Figure(
-        go.Heatmap(
-            z=counts / np.maximum(counts.sum(axis=0), 1),
-            customdata=counts,
-            x=list(range(len(periods))),
-            y=list(range(len(names))),
-            zmin=0,
-            colorscale=[[0, _WHITE], [1, PAIR_COLOURS[0, 0]]],
-            xgap=1,
-            ygap=1,
-            colorbar={"thickness": 10, "tickformat": ".0%"},
-            hovertemplate="%{y}<br>%{x}: %{z:.1%} (%{customdata:,})<extra></extra>",
-        )
-    )
-    _plain(figure)
-    room = 12 + max(map(_pixels, shown))
-    figure.update_layout(
-        height=130 + 24 * len(names), margin={"l": room, "r": 8, "t": 30, "b": 70}, title=_title(title)
-    )
-    shared = {"tickmode": "array", "showgrid": False, "zeroline": False, "automargin": False}
-    figure.update_xaxes(
-        tickvals=list(range(len(periods))), ticktext=[label(one) for one in periods], tickangle=-90, **shared
-    )
-    figure.update_yaxes(tickvals=list(range(len(names))), ticktext=shown, autorange="reversed", **shared)
-    return figure
+    cells = _cells(counts / np.maximum(counts.sum(axis=0), 1), "%{y}<br>%{x}: %{z:.1%} (%{customdata:,})")
+    figure = go.Figure(cells.update(customdata=counts, colorbar_tickformat=".0%"))
+    _axes(figure, [label(one) for one in periods], shown)
+    heading = {"text": label(title, 90), "font": {"size": 13}, "x": 0, "xanchor": "left"}
+    figure.update_layout(height=130 + 24 * len(names), margin=_margin(12 + max(map(_pixels, shown)), 30, 70))
+    figure.update_layout(title=heading).update_xaxes(side="bottom")
+    return _with_own_margins(figure)
 
 
 def draw_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, over: str, title: str) -> go.Figure:
@@ -262,8 +209,20 @@ def draw_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, 
     return figure
 
 
-def _title(text: str) -> dict[str, Any]:
-    return {"text": label(text, 90), "font": {"size": 13}, "x": 0, "xanchor": "left"}
+def _cells(values: NDArray[Any], hover: str, *, first: int = 0, colour: str = PAIR_COLOURS[0, 0]) -> go.Heatmap:
+    """Returns values [rows, columns] as cells, the larger the darker, and what pointing at one says."""
+    rows, columns = values.shape
+    return go.Heatmap(
+        z=values,
+        x=list(range(first, first + columns)),
+        y=list(range(first, first + rows)),
+        zmin=0,
+        colorscale=[[0, _WHITE], [1, colour]],
+        xgap=1,
+        ygap=1,
+        colorbar={"thickness": 10},
+        hovertemplate=f"{hover}<extra></extra>",
+    )
 
 
 def _margin(left: int, top: int, bottom: int) -> dict[str, int]:
@@ -275,12 +234,19 @@ def _pixels(name: str) -> int:
     return sum(13 if character > "\u2e80" else 8 for character in html.unescape(name))
 
 
-def _axes(figure: go.Figure, names: Sequence[str], *, angle: int = -90) -> None:
-    places: list[Any] = list(range(len(names)))
+def _axes(figure: go.Figure, columns: Sequence[str], rows: Sequence[str], *, angle: int = -90) -> None:
     _plain(figure)
-    shared = {"tickmode": "array", "tickvals": places, "ticktext": names, "showgrid": False, "zeroline": False}
-    figure.update_xaxes(**shared, tickangle=angle, side="top")
-    figure.update_yaxes(**shared, autorange="reversed")
+    for axes, names in ((figure.update_xaxes, columns), (figure.update_yaxes, rows)):
+        shared = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": names}
+        axes(showgrid=False, zeroline=False, **shared)
+    figure.update_xaxes(tickangle=angle, side="top")
+    figure.update_yaxes(autorange="reversed")
+
+
+def _with_own_margins(figure: go.Figure) -> go.Figure:
+    for axes in (figure.update_xaxes, figure.update_yaxes):
+        axes(automargin=False, ticklabeloverflow="allow")
+    return figure
 
 
 def _plain(figure: go.Figure) -> None:
