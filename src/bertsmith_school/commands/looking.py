@@ -39,9 +39,7 @@ def attribute(
     *,
     model: ModelOption,
     adapter: Annotated[Path | None, typer.Option(help="Adapter folder to load on top of the model.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="A label; span, start or end; a choice. Default: what the model predicts.")
-    ] = None,
+    target: Annotated[str | None, typer.Option(help="A label, or a choice. Default: what the model predicts.")] = None,
     word: Annotated[str | None, typer.Option(help="Taggers: the word, or its number from 1.")] = None,
     baseline: Annotated[
         str, typer.Option(help="Token of the empty text that integrated gradients start from: mask or pad.")

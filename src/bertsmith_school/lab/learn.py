@@ -6,7 +6,6 @@ import base64
 import functools
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,6 @@ Starts = Mapping[str, Mapping[str, Mapping[str, str]]]
 Fields = dict[tuple[str, str], gr.Textbox]
 """The fields of texts, by computation and input."""
 
-_results: OrderedDict[tuple[str, ...], Computation] = OrderedDict()
 _one_at_a_time = threading.Lock()
 
 
@@ -91,17 +89,14 @@ def typed(given: Input) -> Any:
 
 
 def computed(id: str, language: Language, study: Study | None, values: dict[str, Any]) -> Computation:
-    """Runs a computation, or returns what it found the last time; inputs that are not given start as `compute` says."""
-    model = str(study.folder) if study and COMPUTATIONS[id].needs_study else ""
-    key = (id, language, model, repr(sorted(values.items())))
+    """Runs a computation; what it finds without inputs of the visitor's own is kept for the next one."""
     with _one_at_a_time:
-        if key not in _results:
-            _results[key] = compute(id, language=language, study=study, **values)
-        _results.move_to_end(key)
-        # 有的计算要训练一个小网络：算过的就留着，但只留最近的一些
-        while len(_results) > _RESULTS_KEPT:
-            _results.popitem(last=False)
-        return _results[key]
+        return compute(id, language=language, study=study, **values) if values else _at_first(id, language, study)
+
+
+@functools.lru_cache(_RESULTS_KEPT)
+def _at_first(id: str, language: Language, study: Study | None) -> Computation:
+    return compute(id, language=language, study=study)
 
 
 def section_html(section: Section, found: Computation | None, language: Language) -> str:

@@ -148,9 +148,8 @@ def write_attention(
     """
     layers, heads = attention.maps.shape[:2]
     layer = layers - 1 if layer is None else layer
-    require_head(attention, layer, head)
-    _claim(folder)
     page = attention_page(attention, layer=layer, head=head)
+    _claim(folder)
     single = mean_over_heads(attention.maps)[layer] if head is None else attention.maps[layer, head]
     name = "mean over heads" if head is None else f"head {head + 1}"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from bertsmith import best_device
 from bertsmith.batch import RaggedBatch
+from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.hub import model_folder
 from bertsmith.inference import Engine, FillMask, Generate
@@ -170,7 +171,9 @@ def judged(
 def read_pairs(path: Path) -> list[MinimalPair]:
     """Reads lines of a right and a wrong sentence with a tab between, and optionally what is wrong."""
     pairs = []
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
         fields = line.split("\t")
         if not 2 <= len(fields) <= 3 or not all(field.strip() for field in fields):
             raise InputError(f"{path}:{number}: write a right and a wrong sentence with a tab between")
@@ -180,15 +183,6 @@ def read_pairs(path: Path) -> list[MinimalPair]:
     if not pairs:
         raise InputError(f"{path}: holds no pair")
     return pairs
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a file that are not blank, with their numbers from 1."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 class Blimp(NamedTuple):
@@ -237,7 +231,9 @@ def read_blimp(folder: Path) -> tuple[list[MinimalPair], dict[str, str]]:
     """Reads the files of BLiMP: the pairs, each with its paradigm as its kind; and paradigm → phenomenon."""
     pairs, phenomena = [], {}
     for path in sorted(folder.glob("*.jsonl")):
-        for number, line in _lines(path):
+        for number, line in numbered_lines(path):
+            if not line.strip():
+                continue
             try:
                 row = json.loads(line)
                 right, wrong, kind, group = (row[name] for name in FIELDS)

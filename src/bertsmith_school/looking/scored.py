@@ -1,7 +1,7 @@
 """What an attribution explains: one number that a fine-tuned model computes from one sequence.
 
 Each task has its own: the logit of a class, label or tag, a regressor's or ranker's output, the score of a choice, or
-of an answer's start, end or both. Sequences are cut as by the task's pipeline: what is explained was predicted.
+of an answer, start and end together. Sequences are cut as by the task's pipeline: what is explained was predicted.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ from bertsmith_school.looking.maps import encode_whole
 
 Read = Callable[[RaggedBatch], Tensor]
 """Calls a model on a batch of n sequences and returns [n, ...]."""
-
-ANSWER_PARTS = ("span", "start", "end")
-"""What can be explained of an answer: the sum of both scores, or one of them."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +92,8 @@ class Explainable:
         Args:
             texts: a text or two (classify, multilabel, regress), a text (tag), a query and a text (rank), a question
                 and its passage (answer), a context and its choices (choose).
-            target: a label (classify, multilabel, tag), `span`, `start` or `end` (answer), a choice or its number from
-                1 (choose); None takes what the model predicts.
+            target: a label (classify, multilabel, tag), a choice or its number from 1 (choose); None takes what the
+                model predicts.
             word: tag only: the word as it is written, or its number from 1; None takes the surest word that the model
                 does not tag `O`, or the surest at all.
         """
@@ -110,10 +107,12 @@ class Explainable:
             raise InputError(f"{self.folder}: {self.kind} reads {wanted} text(s), and {len(texts)} were given")
         if word is not None and self.kind != "tag":
             raise InputError(f"{self.folder}: the model is for {self.kind}; a word is chosen for taggers only")
+        if target is not None and self.kind in ("regress", "rank", "answer"):
+            raise InputError(f"target {target[:60]!r}: {self.kind} leaves nothing to choose; leave it out")
         if self.kind == "tag":
             return _tag(self, texts[0], target, word)
         if self.kind == "answer":
-            return _answer(self, texts[0], texts[1], target)
+            return _answer(self, texts[0], texts[1])
         if self.kind == "choose":
             return _choice(self, texts[0], texts[1:], target)
         return _text(self, texts, target)
@@ -144,8 +143,6 @@ def _text(explained: Explainable, texts: Sequence[str], target: str | None) -> S
     encoded, dropped = encode_whole(explained.tokenizer, explained.max_length, texts[0], pair, parse_special=False)
     model = explained.model
     if explained.kind in ("regress", "rank"):
-        if target is not None:
-            raise InputError(f"target {target[:60]!r}: a model with one output leaves nothing to choose; leave it out")
         return explained.scored(texts, encoded, "the output", lambda batch: model(batch)[:, 0], dropped)
     column = _column(explained.labels, target)
     if column is None:
@@ -210,11 +207,8 @@ def _tag(explained: Explainable, text: str, target: str | None, word: str | None
     return explained.scored((text,), encoded, named, lambda batch: logits(batch)[:, column], dropped)
 
 
-def _answer(explained: Explainable, question: str, context: str, target: str | None) -> ScoredText:
+def _answer(explained: Explainable, question: str, context: str) -> ScoredText:
     """Explains the score of the best span, in the window where it was found."""
-    part = "span" if target is None else target
-    if part not in ANSWER_PARTS:
-        raise InputError(f"target {part[:60]!r}: an answer has {', '.join(ANSWER_PARTS)} to explain")
     answered = explained.pipeline([question], [context])[0]
     best = answered.candidates[0]
     cut = explained.pipeline.cutter.cut(question, context)
@@ -227,15 +221,15 @@ def _answer(explained: Explainable, question: str, context: str, target: str | N
         if first <= last < first + explained.pipeline.max_answer_tokens
     ]
 
-    def reader(window: Any, span: tuple[int, int], part: str) -> Read:
+    def reader(window: Any, span: tuple[int, int]) -> Read:
         size, shift = len(window.input_ids), window.head - window.first
         first, last = span
 
         def read(batch: RaggedBatch) -> Tensor:
             scores = model(batch)
-            starts, ends = scores.start.view(-1, size)[:, first + shift], scores.end.view(-1, size)[:, last + shift]
-            parts: dict[str, Tensor] = {"span": starts + ends, "start": starts, "end": ends}
-            return parts[part]
+            starts, ends = (each.view(-1, size) for each in (scores.start, scores.end))
+            both: Tensor = starts[:, first + shift] + ends[:, last + shift]
+            return both
 
         return read
 
@@ -247,7 +241,7 @@ def _answer(explained: Explainable, question: str, context: str, target: str | N
             for span in spans
             if window.first <= span[0] and span[1] < window.first + window.size
         ),
-        key=lambda found: float(explained.run(found[0]._asdict(), reader(found[0], found[1], "span"))),
+        key=lambda found: float(explained.run(found[0]._asdict(), reader(*found))),
     )
     inside = range(window.first, window.first + window.size)
     template = explained.tokenizer.template
@@ -260,12 +254,11 @@ def _answer(explained: Explainable, question: str, context: str, target: str | N
     note = ""
     if answered.no_answer:
         note = "The model says that the passage does not answer; what is explained is its best span."
-    named = {"span": "the answer", "start": "the start of the answer", "end": "the end of the answer"}[part]
     dropped = len(passage.ids) - window.size
     sequences = [0] * window.head + [1] * (len(window.input_ids) - window.head)
     encoded = {**window._asdict(), "sequence_ids": sequences, "offsets": offsets}
-    read = reader(window, span, part)
-    return explained.scored((question, context), encoded, f"{named} {best.text!r}", read, dropped, note)
+    read = reader(window, span)
+    return explained.scored((question, context), encoded, f"the answer {best.text!r}", read, dropped, note)
 
 
 def _places(values: Sequence[int], wanted: int) -> list[int]:

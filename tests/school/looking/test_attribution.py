@@ -185,8 +185,6 @@ def test_an_answer_far_into_a_long_passage(folder_for):
     assert repr(answered.text) in scored.target
     found = attribute(scored)
     assert found.completeness.score == pytest.approx(answered.candidates[0].score, abs=1e-4)
-    start, end = (attribute(explained.score(["the woman ?", passage], target=part)) for part in ("start", "end"))
-    assert start.completeness.score + end.completeness.score == pytest.approx(found.completeness.score, abs=1e-4)
 
 
 def test_a_text_that_is_too_long_is_cut_like_the_pipeline_does(folder_for):
@@ -211,7 +209,7 @@ def test_a_text_that_is_too_long_is_cut_like_the_pipeline_does(folder_for):
         ("tag", ["the man"], {"word": "3"}, "1 to 2"),
         ("tag", ["the man"], {"target": "PER"}, "no label"),
         ("answer", ["who", ""], {}, "holds no word"),
-        ("answer", ["the man", "the book"], {"target": "middle"}, "span, start, end"),
+        ("answer", ["the man", "the book"], {"target": "start"}, "leaves nothing to choose"),
         ("choose", ["the man"], {}, "choose reads 2 or more text"),
         ("choose", ["the man", "eats", "reads"], {"target": "3"}, "1 to 2"),
     ],
