@@ -92,20 +92,6 @@ def draw_heads(
     return _with_own_margins(figure)
 
 
-def draw_norms(tokens: Sequence[str], norms: Mapping[str, Sequence[float]]) -> go.Figure:
-    """Draws the length of several vectors, by name, for each of S pieces."""
-    places = list(range(len(tokens)))
-    figure = go.Figure()
-    for (name, values), colour in zip(norms.items(), (*PAIR_COLOURS.values(), "#7a8794"), strict=False):
-        hover = f"%{{x}}<br>{label(name)}: %{{y:.3f}}<extra></extra>"
-        figure.add_bar(name=label(name), x=places, y=list(values), marker_color=colour, hovertemplate=hover)
-    _plain(figure)
-    names = [label(token, 16) for token in tokens]
-    figure.update_xaxes(tickmode="array", tickvals=places, ticktext=names, tickangle=-60)
-    figure.update_layout(barmode="group", height=340, margin=_margin(40, 30, 8), legend=_LEGEND)
-    return figure
-
-
 def draw_scatter(texts: Sequence[str], points: NDArray[np.float64], axes: tuple[str, str]) -> go.Figure:
     """Draws N texts as points [N, 2]; they are shown where they are few, and when pointed at."""
     named = len(texts) <= 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from bertsmith_school.lab.figures import draw_norms
 from bertsmith_school.lab.markup import notice, pieces, table
 from bertsmith_school.lab.models import LabError, LabModel, received
 from bertsmith_school.lab.page_state import PageState
@@ -81,20 +79,16 @@ def build(state: PageState) -> None:
     first, second = state.field(_FIRST, "tokens-first", _STARTS), state.field(_SECOND, "tokens-second")
     button = state.button("Cut into tokens", "切成词元", "tokens-button", variant="primary")
     results = gr.HTML(elem_id="tokens-results")
-    figure = gr.Plot(show_label=False, elem_id="tokens-norms", elem_classes="scrolls", container=False)
 
-    def show(model: LabModel, one: str, two: str) -> tuple[Any, ...]:
-        found = tokens_of(model, one, two)
-        norms = {state.say(name): found.norms[key].tolist() for key, name in _NORMS.items() if key in found.norms}
-        return _results(state, found), draw_norms(found.pieces, norms)
+    def show(model: LabModel, one: str, two: str) -> tuple[str]:
+        return (_results(state, tokens_of(model, one, two)),)
 
-    state.answer([button.click, first.submit, second.submit], show, [first, second], place, [results, figure])
-    state.on_choice(lambda _: ["", None], [results, figure])
+    state.answer([button.click, first.submit, second.submit], show, [first, second], place, [results])
+    state.on_choice(lambda _: [""], [results])
 
 
 def _results(state: PageState, found: Tokens) -> str:
-    size = len(found.pieces)
-    parts = [f"<style>#tokens-norms .js-plotly-plot{{min-width:{120 + 26 * size}px}}</style>"]
+    parts, size = [], len(found.pieces)
     if found.dropped:
         said = Text(
             f"The model reads {size} tokens; the last {found.dropped} are cut off.",

@@ -316,10 +316,13 @@ def test_tables_bars_figures_and_pictures_are_saved(open_page):
     cells = page.locator("#tokens-results :is(th, td)").all_inner_texts()
     assert [cell for row in rows for cell in row] == cells
     assert len({len(row) for row in rows}) == 1
-    name, content = saved_by(page, "#tokens-norms .modebar-btn")
+    open_tab(page, "相似度")
+    page.click("#similarity-button")
+    page.wait_for_selector(f"#similarity-matrix {PLOT}")
+    name, content = saved_by(page, "#similarity-matrix .modebar-btn")
     assert name.endswith(".png")
     assert content.startswith(b"\x89PNG")
-    assert page.locator("#tokens-norms .modebar-btn:visible").count() == 1
+    assert page.locator("#similarity-matrix .modebar-btn:visible").count() == 1
 
     open_tab(page, "学习")
     page.locator("#learn-part input").click()
@@ -443,7 +446,7 @@ def test_no_table_or_figure_is_cut_off_on_a_telephone(open_page, folders, scheme
     text = "the woman reads a book in the market and the man eats bread ."
     for tab, fields, button, shown in (
         ("Attention", ("#attention-first", "#attention-second"), "#attention-button", "#attention-heads"),
-        ("Tokens", ("#tokens-first",), "#tokens-button", "#tokens-norms"),
+        ("Tokens", ("#tokens-first",), "#tokens-button", "#tokens-results table"),
         ("Similarity", (), "#similarity-button", "#similarity-matrix"),
         ("Topics", (), "#topics-button", "#topics-map"),
         ("Compare", (), "#compare-fill", "#compare-filled table"),

@@ -66,7 +66,6 @@ def drawn():
     names = [EVIL, "b", "c"]
     yield figures.draw_map(names, weights, [0, 0, 1], words=("reads", "is read"), by_pair=True)
     yield figures.draw_heads(weights, share=True, words=("layer", "head"), chosen=(0, 1))
-    yield figures.draw_norms(names, {EVIL: [1.0, 2.0, 3.0]})
     yield figures.draw_scatter(names, np.zeros((3, 2)), ("one", "two"))
     yield figures.draw_matrix(names, weights)
     yield figures.draw_topics(np.zeros((3, 2)), np.array([1, 2, 1]), [EVIL, "b"], names)
@@ -74,9 +73,7 @@ def drawn():
     yield figures.draw_curves({EVIL: ([1.0], [2.0])}, over="step", title=EVIL)
 
 
-@pytest.mark.parametrize(
-    "figure", list(drawn()), ids=["map", "heads", "norms", "scatter", "matrix", "topics", "time", "curves"]
-)
+@pytest.mark.parametrize("figure", list(drawn()), ids=["map", "heads", "scatter", "matrix", "topics", "time", "curves"])
 def test_figures_hold_no_tag_of_the_texts_and_no_address(figure):
     text = figure.to_json()
     json.loads(text)
