@@ -31,7 +31,6 @@ from bertsmith_school.learn.lesson import (
     Language,
     Lesson,
     Question,
-    Section,
     Step,
     Text,
     grade,
@@ -63,18 +62,21 @@ def show_lesson(
     console.rule(RichText(f"{lesson.number}  {lesson.title}", style="bold"), align="left")
     noted: set[str] = set()
     for section in lesson.sections:
+        id = section.computation
+        if id is None:
+            show_markdown(console, section.fill())
+            continue
         try:
-            found = compute(section.computation, language=language, study=study) if section.computation else None
+            found = compute(id, language=language, study=study)
         except InputError as error:
             # 正文里的数都来自计算：算不出就没有正文可填，只说明原因，课接着往下讲
-            _show_failure(console, section, error, language)
+            _show_failure(console, id, error, language)
             continue
         show_markdown(console, section.fill(found))
-        if found:
-            show_computation(console, found, with_note=found.note not in noted)
-            noted.add(found.note)
-            if pictures is not None:
-                show_picture(console, lesson, found, language, pictures)
+        show_computation(console, found, with_note=found.note not in noted)
+        noted.add(found.note)
+        if pictures is not None:
+            show_picture(console, lesson, found, language, pictures)
     show_links(console, lesson, language)
 
 
@@ -220,11 +222,9 @@ def say_goodbye(console: Console, language: Language) -> None:
     console.print(RichText(said(language)))
 
 
-def _show_failure(console: Console, section: Section, error: InputError, language: Language) -> None:
+def _show_failure(console: Console, id: str, error: InputError, language: Language) -> None:
     console.print()
-    if section.computation:
-        title = COMPUTATIONS[section.computation].title(language)
-        console.print(RichText(f"▸ {title}", style="bold cyan"))
+    console.print(RichText(f"▸ {COMPUTATIONS[id].title(language)}", style="bold cyan"))
     message = " ".join(str(error).split())
     said = Text(f"Not computed: {message}", f"算不出来：{message}")
     # 报错里可能引用词片或文件名：原样显示，不当作标记
