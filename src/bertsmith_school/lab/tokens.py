@@ -64,8 +64,8 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
         # 只看长度：几百维的向量画不出来，长度已能说明三种嵌入各占多少、归一化做了什么
         norms = {name: vectors.float().norm(dim=-1).cpu().numpy() for name, vectors in parts.items()}
     names = [tokenizer.vocab[index] for index in encoded["input_ids"]]
-    columns = (encoded[name] for name in ("input_ids", "offsets", "sequence_ids"))
-    return Tokens((first, pair or ""), names, *columns, norms, dropped)
+    places, texts = encoded["offsets"], encoded["sequence_ids"]
+    return Tokens((first, pair or ""), names, encoded["input_ids"], places, texts, norms, dropped)
 
 
 def build(state: PageState) -> None:

@@ -61,7 +61,7 @@ class RunFolders:
                 found.setdefault(log.parent.resolve(), log.parent)
         places = list(found)[:MOST_RUNS]
         # 从共同的上级文件夹写起：名字短，又不会有两个一样的
-        above = os.path.commonpath([place.parent for place in places] or [""])
+        above = os.path.commonpath([place.parent for place in places] or [Path()])
         return {place.relative_to(above).as_posix(): found[place] for place in places}
 
     def read(self, folder: Path) -> Run:
