@@ -103,7 +103,7 @@ def lstm(
     print_tables(Probes({}, probe_layers(model, SEQUENCE, pieces, sentences), None))
 
 
-VillageTask = Literal["translate", "copy", "reverse", "denoise"]
+VillageTask = Literal["translate", "copy", "reverse"]
 
 
 @declares("bertsmith_school.neighbours.seq2seq.Seq2SeqOptions")
@@ -114,8 +114,7 @@ def seq2seq(
         list[str] | None, typer.Option(help="Instead: text files or folders to learn denoising from; may be repeated.")
     ] = None,
     village: Annotated[
-        VillageTask | None,
-        typer.Option(help="Or a task of the village: translate, copy, reverse or denoise sentences."),
+        VillageTask | None, typer.Option(help="Or a task of the village: translate, copy or reverse sentences.")
     ] = None,
     dev: Annotated[Path | None, typer.Option(help="Pairs to score the model on at the end.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the model; the same command resumes where it stopped.")],
@@ -128,7 +127,7 @@ def seq2seq(
     from bertsmith.errors import ConfigError
     from bertsmith.settings import built
     from bertsmith_school.neighbours.seq2seq import Seq2SeqOptions, learn_to_rewrite, read_text_pairs
-    from bertsmith_school.neighbours.translation import village_texts
+    from bertsmith_school.neighbours.translation import rewriting_pairs
 
     def read_pairs(path: Path) -> list[tuple[str, str]]:
         found = read_text_pairs(path)
@@ -148,21 +147,21 @@ def seq2seq(
         texts = [sentence for document in read_documents(files, documents=rule) for sentence in document.sentences]
     else:
         assert village is not None
-        texts = village_texts(village, chosen.seed, split="train")
-    judged: Sequence[Any] = read_pairs(dev) if dev is not None else []
+        texts = rewriting_pairs(village, chosen.seed, split="train")
+    judged = read_pairs(dev) if dev is not None else []
     if village is not None:
-        judged = judged or village_texts(village, chosen.seed, split="dev")
+        judged = judged or rewriting_pairs(village, chosen.seed, split="dev")
     model = _learned(learn_to_rewrite, out, texts, chosen)
     if model is None:
         return
     # 只考没见过、而且读得下的句子
-    seen, pairs_of = set(texts), [each for each in judged if not isinstance(each, str)]
-    new = [each for each in pairs_of if each not in seen]
-    held = [each for each in new if 0 < len(model.tokenizer.encode(each[0])) <= model.max_length]
-    if left := {"seen in training": len(pairs_of) - len(new), "empty or too long": len(new) - len(held)}:
-        said = ", ".join(f"{count} {why}" for why, count in left.items() if count)
-        if said and dev is not None:
-            print(f"left out of {dev}: {said}")
+    seen = set(texts)
+    new = [pair for pair in judged if pair not in seen]
+    held = [pair for pair in new if 0 < len(model.tokenizer.encode(pair[0])) <= model.max_length]
+    left = {"seen in training": len(judged) - len(new), "empty or too long": len(new) - len(held)}
+    said = ", ".join(f"{count} {why}" for why, count in left.items() if count)
+    if said and dev is not None:
+        print(f"left out of {dev}: {said}")
     if held:
         print(f"written exactly as they should be: {model.exact(held):.1%} of {len(held)} unseen")
     print(f"the model: {out}")

@@ -74,16 +74,12 @@ def draw_translations(seed: int, count: int, *, split: str) -> Iterator[tuple[st
         yield english, translated(english)
 
 
-def village_texts(
-    task: Literal["translate", "copy", "reverse", "denoise"], seed: int, *, split: str
-) -> list[tuple[str, str]] | list[str]:
-    """Returns what an encoder and decoder can learn from: 4,000 pairs to train on, 200 otherwise; texts to denoise.
+def rewriting_pairs(task: Literal["translate", "copy", "reverse"], seed: int, *, split: str) -> list[tuple[str, str]]:
+    """Returns pairs that an encoder and decoder can learn from: 4,000 to train on, 200 otherwise.
 
-    The second text is the first in Chinese, as it is (`copy`), or backwards word by word; `denoise` has none.
+    The second text is the first in Chinese, as it is (`copy`), or backwards word by word.
     """
     pairs = list(draw_translations(seed, 4000 if split == "train" else 200, split=split))
-    if task == "denoise":
-        return [english for english, _ in pairs]
     if task == "reverse":
         return [(english, " ".join(reversed(english.split()))) for english, _ in pairs]
     return [(english, english if task == "copy" else chinese) for english, chinese in pairs]

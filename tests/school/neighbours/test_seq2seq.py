@@ -18,8 +18,8 @@ from bertsmith_school.neighbours.translation import (
     CHINESE_CAPTIONS,
     WORDS,
     draw_translations,
+    rewriting_pairs,
     translated,
-    village_texts,
 )
 from typed_command import typed
 
@@ -158,7 +158,7 @@ def test_the_village_in_chinese():
     assert len({chinese for _, chinese in pairs}) == len({english for english, _ in pairs})
     with pytest.raises(KeyError):
         translated("the dragon sleeps at the cave and the man reads the book")
-    (first, backwards), *_ = village_texts("reverse", 0, split="dev")
+    (first, backwards), *_ = rewriting_pairs("reverse", 0, split="dev")
     assert backwards.split() == first.split()[::-1]
 
 
@@ -166,7 +166,7 @@ SMALL = Seq2SeqOptions(layers=1, size=32, epochs=2, batch_size=32, max_length=30
 
 
 def test_a_run_that_dies_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    texts = village_texts("denoise", 0, split="dev")
+    texts = [english for english, _ in rewriting_pairs("copy", 0, split="dev")]
     whole = learn_to_rewrite(tmp_path / "whole", texts, SMALL)
     monkeypatch.setattr(runs, "SAVE_EVERY", 0.0)
     train, taken = seq2seq.BertTrainer.train_batch, []
@@ -198,10 +198,10 @@ def test_a_run_that_dies_goes_on_bit_for_bit(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["translate", "reverse"])
 def test_the_village_is_translated_and_reversed(task, tmp_path):
-    pairs = village_texts(task, 0, split="train")
+    pairs = rewriting_pairs(task, 0, split="train")
     rewriter = learn_to_rewrite(tmp_path, pairs, Seq2SeqOptions(epochs=4))
     known = {source for source, _ in pairs}
-    unseen = [pair for pair in village_texts(task, 0, split="dev") if pair[0] not in known]
+    unseen = [pair for pair in rewriting_pairs(task, 0, split="dev") if pair[0] not in known]
     assert len(unseen) > 150
     assert rewriter.exact(unseen) > 0.95
 
@@ -230,7 +230,7 @@ def test_pairs_that_are_none(tmp_path, capsys, content, message):
 @pytest.mark.slow
 def test_the_commands(tmp_path, capsys):
     pairs, dev, out = tmp_path / "pairs.tsv", tmp_path / "dev.tsv", tmp_path / "out"
-    lines = [f"{a}\t{b}\n" for a, b in dict.fromkeys(village_texts("copy", 0, split="dev"))]
+    lines = [f"{a}\t{b}\n" for a, b in dict.fromkeys(rewriting_pairs("copy", 0, split="dev"))]
     pairs.write_text("".join(lines[50:]), encoding="utf-8")
     dev.write_text("".join(lines) + f"{'the cow ' * 60}\tthe cow\n", encoding="utf-8")
     words = ["compare", "seq2seq", str(pairs), "--dev", str(dev), "--out", str(out), "--epochs", "1", "--size", "32"]
