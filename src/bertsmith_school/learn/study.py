@@ -83,8 +83,11 @@ class Study:
         )
         return said + (untrained(language) if fresh else "")
 
-    def encode(self, text: str, pair: str | None = None) -> tuple[list[int], list[int]]:
-        """Turns one text or two into ids and segments, special tokens included, or says why it cannot."""
+    def encode(self, text: str, pair: str | None = None, *, most: int | None = None) -> tuple[list[int], list[int]]:
+        """Turns one text or two into ids and segments, special tokens included, or says why it cannot.
+
+        They are `most` at most, where a computation takes fewer than the model.
+        """
         for given in (text, pair):
             if given is not None and not self.tokenizer.encode(given):
                 raise InputError(f"there are no words in {given[:40]!r}; write a sentence")
@@ -92,9 +95,9 @@ class Study:
         ids, segments = list(encoded["input_ids"]), list(encoded["token_type_ids"])
         if pair is not None and not self.model.config.reads_pairs:
             raise InputError("the model knows a single segment, and this takes a pair; name a model that knows two")
-        longest = self.model.config.position_limit
-        if len(ids) > longest:
-            raise InputError(f"{text[:40]!r} makes {len(ids)} pieces; this model reads {longest}, write a shorter one")
+        most = min(most or len(ids), self.model.config.position_limit)
+        if len(ids) > most:
+            raise InputError(f"{text[:40]!r} makes {len(ids)} pieces; write a shorter one, of {most} at most")
         return ids, segments
 
     def places_of(self, word: str, text: str, ids: Sequence[int]) -> list[int]:

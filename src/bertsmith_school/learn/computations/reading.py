@@ -123,9 +123,7 @@ def cls_summary(study: Study, *, text: str) -> Found:
 
     With every path into `[CLS]` cut, in all layers, it reads itself alone: the same as a sequence of `[CLS]` only.
     """
-    ids = study.encode(text)[0]
-    if len(ids) > MOST_PIECES:
-        raise InputError(f"{text[:40]!r} makes {len(ids)} pieces; hiding each in turn takes at most {MOST_PIECES}")
+    ids = study.encode(text, most=MOST_PIECES)[0]
     mask = study.tokenizer.mask_token_id
     hidden = [[*ids[:n], mask, *ids[n + 1 :]] for n in range(1, len(ids) - 1)]
     whole, *changed = (states[0] for states in study.states([ids, *hidden]))

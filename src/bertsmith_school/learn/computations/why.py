@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from bertsmith.batch import CAUSAL
-from bertsmith.errors import InputError
 from bertsmith.model import BertConfig
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith_school.learn.computations.experiments import TABLES
@@ -44,7 +43,7 @@ def two_stages(say: Words, *, size: str) -> Found:
 
 def who_reads_whom(say: Words, study: Study, *, text: str) -> Found:
     """Lays out which tokens each token reads in a layer of ELMo, of GPT and of BERT (appendix A.4, figure 3)."""
-    ids = _short(study, text)
+    ids = study.encode(text, most=MOST_PIECES)[0]
     pieces, count = study.pieces(ids), len(ids)
     later = CAUSAL.hidden_by_place(count, torch.device("cpu"))
     assert later is not None
@@ -62,7 +61,7 @@ def who_reads_whom(say: Words, study: Study, *, text: str) -> Found:
 
 def own_answer(study: Study, *, text: str, hidden: str, layers: int) -> Found:
     """Counts the paths from a word to its own state, if no layer lets a token read itself (§3.1, the first task)."""
-    ids = _short(study, text)
+    ids = study.encode(text, most=MOST_PIECES)[0]
     place, pieces, count = study.places_of(hidden, text, ids)[0], study.pieces(ids), len(ids)
     # 谁也不直接读自己：能回到自己的，只有经过别的词的路
     both = np.ones((count, count), dtype=np.int64) - np.eye(count, dtype=np.int64)
@@ -81,10 +80,3 @@ def own_answer(study: Study, *, text: str, hidden: str, layers: int) -> Found:
 def _paths(first: np.ndarray[Any, Any], later: np.ndarray[Any, Any], layers: int, place: int) -> int:
     """Returns how many paths lead through layers from the input at a place to the state there."""
     return int((np.linalg.matrix_power(later, layers - 1) @ first)[place, place])
-
-
-def _short(study: Study, text: str) -> list[int]:
-    ids = study.encode(text)[0]
-    if len(ids) > MOST_PIECES:
-        raise InputError(f"{text[:40]!r} makes {len(ids)} pieces; every pair is drawn, so write {MOST_PIECES} at most")
-    return ids
