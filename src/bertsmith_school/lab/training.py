@@ -148,11 +148,11 @@ def build(state: PageState, runs: RunFolders, tab: gr.Tab) -> gr.Timer:
             return (gr.skip(),) * 5
         drawn = None
         if name is not None:
-            wanted_figure = _figure(name)
-            curves = {run: curve(found, wanted_figure, axis) for run, found in read.items()}
+            kind, _, own = name.partition("/")
+            curves = {run: curve(found, (kind, own), axis) for run, found in read.items()}
             curves = {run: points for run, points in curves.items() if points[0]}
             if curves:
-                drawn = draw_curves(curves, over=state.say(_AXES[axis]), title=_figure_name(state, wanted_figure))
+                drawn = draw_curves(curves, over=state.say(_AXES[axis]), title=_figure_name(state, (kind, own)))
         missing = Text(f"No chosen run has this figure over {axis}.", "所选的运行都没有这个横轴上的这个指标。")
         said = _states(state, read) + ("" if drawn is not None or name is None else notice(state.say(missing)))
         # 运行文件夹可能已被删除：选项和已选的都要跟着变，否则下一次刷新会因“不在选项里”而失败
@@ -186,11 +186,6 @@ def _checked(rows: Sequence[Any]) -> Run:
 def _is_number(value: Any) -> bool:
     # 整数可以大到装不进浮点数：那不是量得出的值
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _figure(name: str) -> Figure:
-    kind, _, figure = name.partition("/")
-    return kind, figure
 
 
 def _figure_name(state: PageState, figure: Figure) -> str:

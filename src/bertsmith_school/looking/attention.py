@@ -97,10 +97,10 @@ def _measures(attention: AttentionMaps) -> list[dict[str, object]]:
         (measure.name, measure.meaning, measure.is_share, found[key]) for key, measure in MEASURES.items()
     ]
     if attention.is_pair:
-        rows += [
-            (name, f"What the tokens of text {name[0]} give to those of text {name[-1]}.", True, shares)
-            for name, shares in _by_pair(attention).items()
-        ]
+        shares = pair_shares(attention.maps, attention.sequence_ids)
+        for place, name in enumerate(PAIRS):
+            meaning = f"What the tokens of text {name[0]} give to those of text {name[-1]}."
+            rows.append((name, meaning, True, shares[..., place // 2, place % 2]))
     return [
         {"name": name, "meaning": meaning, "share": is_share, "values": _rounded(values)}
         for name, meaning, is_share, values in rows
@@ -127,12 +127,6 @@ def _base64(content: bytes) -> str:
 
 def _digest(content: str) -> str:
     return "sha256-" + _base64(hashlib.sha256(content.encode("utf-8")).digest())
-
-
-def _by_pair(attention: AttentionMaps) -> dict[str, Floats]:
-    """Returns the four shares of a pair by name, each [L, A]."""
-    shares = pair_shares(attention.maps, attention.sequence_ids)
-    return {name: shares[..., place // 2, place % 2] for place, name in enumerate(PAIRS)}
 
 
 PAGE, PICTURE = "attention.html", "head.png"

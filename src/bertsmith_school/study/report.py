@@ -24,7 +24,7 @@ from bertsmith.files import write_json, write_text
 from bertsmith.reporting.drawing import write_picture
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith_school import RUN_COLOURS
-from bertsmith_school.study.study import Arm, Base, Row, Study
+from bertsmith_school.study.study import Base, Row, Study
 
 LEVEL = 0.95
 SMALLER_IS_BETTER = ("loss", "bits per character")
@@ -144,19 +144,13 @@ def write_report(
     parts.append(figures_table([*figures, FigureRow("seeds", str(seeds), "of each arm")]))
     lead = "Losses are in nats, of the same held-out text with the same masks. " * study.pretrains
     lead += "Tasks are scored by their own metric, with the weights that did best on dev."
-    verdict, commands = _verdict(said, arms), [_next_command(out, study, base)]
+    why = "a single model was scored" if len(arms) == 1 else "too few runs have figures"
+    verdict = said[0][0].upper() + said[0][1:] if said else f"Nothing can be concluded: {why}."
+    commands = [_next_command(out, study, base)]
     write_text(out / "report.html", render_report(study.title, lead, parts, verdict=verdict, commands=commands))
     means = [(arm, {column: mean_of(rows, arm.name, column, arm.group) for column in columns}) for arm in arms]
     write_json(out / "means.json", [{"arm": arm.name, "group": arm.group, **found} for arm, found in means])
     return said, [means_of_group for means_of_group, _ in tables]
-
-
-def _verdict(said: Sequence[str], arms: Sequence[Arm]) -> str:
-    """Returns the first conclusion, or why there is none."""
-    if said:
-        return said[0][0].upper() + said[0][1:]
-    why = "a single model was scored" if len(arms) == 1 else "too few runs have figures"
-    return f"Nothing can be concluded: {why}."
 
 
 def _next_command(out: Path, study: Study, base: Base) -> str:

@@ -11,7 +11,6 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -213,12 +212,7 @@ def _rows_by_seed(
         results = parallel_map(work, plans, workers=options.jobs, engine=options.engine, computes=True)
         for plan, found in zip(plans, results, strict=True):
             made += found
-            console.print(
-                f"    seed {seed}: {escape(plan.start.model or plan.start.name)}: {_said(found)}", soft_wrap=True
-            )
+            figures = ", ".join(f"{name} {value:.3f}" for name, value in found[-1].figures.items())
+            named, told = escape(plan.start.model or plan.start.name), found[-1].error or figures
+            console.print(f"    seed {seed}: {named}: {told}", soft_wrap=True)
         yield made
-
-
-def _said(rows: Sequence[Row]) -> str:
-    found: dict[str, Any] = dict(rows[-1].figures)
-    return rows[-1].error or ", ".join(f"{name} {value:.3f}" for name, value in found.items())
