@@ -8,9 +8,11 @@ embedding norms and attributions need the bare encoder or its gradients; they ar
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,6 +38,9 @@ T = TypeVar("T")
 
 MOST_CHARACTERS = 20_000
 """Characters of a text that one types; files are for the command line."""
+
+_LONGEST_PATH = 4_096
+"""Characters of a folder's name; no system takes more."""
 
 _MAPS_KEPT = 2
 """Texts whose maps are kept: enough to compare two, few enough for long texts and large models."""
@@ -127,13 +132,13 @@ class LabModels:
         served: Sequence[ServedModel],
         settings: ServeSettings,
         indexes: Mapping[str, SearchIndex] | None = None,
-        *,
-        may_open: bool = False,
+        load: Callable[[str], ServedModel] | None = None,
     ) -> None:
-        """Takes what a server loaded; `may_open` where visitors may name folders of this machine."""
         self._models = {model.name: LabModel(model, settings) for model in served}
         self._settings = settings
-        self.may_open = may_open
+        self._load = load
+        self._opening = threading.Lock()
+        self._opened: tuple[object, LabModel] | None = None
         self.indexes = dict(indexes or {})
 
     @property
@@ -146,6 +151,33 @@ class LabModels:
         if name not in self._models:
             raise LabError("There is no such model; choose another one above.", "没有这个模型，请在上面另选一个。")
         return self._models[name]
+
+    @property
+    def may_open(self) -> bool:
+        """Whether visitors may name folders, see `opened`."""
+        return self._load is not None
+
+    def opened(self, given: str | None) -> LabModel:
+        """Returns a model of the lab by its name, or of a folder on this machine; the folder opened last is kept."""
+        if not given:
+            raise LabError("Choose another model to compare with.", "请选一个模型来比较。")
+        if given in self._models or self._load is None:
+            return self.named(given)
+        # 绝对路径：像 org/name 的写法不会被当作 Hub 上的名字去下载
+        folder = os.path.abspath(os.path.expanduser(given[:_LONGEST_PATH]))
+        if not os.path.isdir(folder):
+            raise LabError(f"{folder}: there is no such folder.", f"{folder}：没有这个文件夹。")
+        config = Path(folder) / "config.json"
+        if not config.is_file():
+            raise LabError(
+                f"{folder}: is no model folder: it has no config.json.", f"{folder}：不是模型文件夹，没有 config.json。"
+            )
+        with self._opening:
+            # 训练中的模型会整个换新：文件变了就重新读
+            key = (folder, config.stat().st_mtime_ns)
+            if self._opened is None or self._opened[0] != key:
+                self._opened = (key, LabModel(self._load(folder), self._settings))
+            return self._opened[1]
 
     @contextmanager
     def index(self, name: str) -> Iterator[SearchIndex]:

@@ -18,10 +18,11 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from gradio.themes.utils import colors, sizes
 
 from bertsmith.errors import InputError
-from bertsmith.serve.pages import PageServer, is_loopback, serve_pages
+from bertsmith.serve.pages import PageServer, ServedModel, is_loopback, serve_pages
 from bertsmith.serve.settings import ServeSettings
 from bertsmith_school.lab import (
     attention,
+    compare,
     fill_mask,
     learn,
     my_task,
@@ -49,6 +50,7 @@ _TABS: tuple[tuple[str, Text, Callable[[PageState], None]], ...] = (
     ("search", Text("Search", "搜索"), search.build),
     ("topics", Text("Topics", "主题"), topics.build),
     ("file", Text("Your file", "你的文件"), your_file.build),
+    ("compare", Text("Compare", "比较"), compare.build),
 )
 _TRAINING, _LEARN = Text("Training", "训练"), Text("Learn", "学习")
 _ICON = (
@@ -163,8 +165,12 @@ def build_lab(
             raise InputError(f"{root}: is no folder; --runs takes a run folder, or one that holds some")
     server = PageServer(settings)
 
+    def load(folder: str) -> ServedModel:
+        # 文件夹常常都叫 model：带上它所在的文件夹，表头里才分得清
+        return server.load("/".join(Path(folder).parts[-2:]), folder)
+
     # 只有本机的人能让实验室打开别的文件夹：访客不该借它探看这台机器的磁盘
-    models = LabModels(server.models, settings, server.indexes, may_open=server.is_private)
+    models = LabModels(server.models, settings, server.indexes, load=load if server.is_private else None)
     mount(server, models, RunFolders(roots), language=language, progress=progress)
     return server.app
 

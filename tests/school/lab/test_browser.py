@@ -15,8 +15,9 @@ from bertsmith_school.looking.maps import load_for_maps, maps_of
 
 EVIL = "<script>window.ran = 1</script> the man <img src=x onerror='window.ran = 2'> eats"
 TABS = {
-    "en": "Fill the mask|Attention|Next sentence|Tokens|My task|Similarity|Search|Topics|Your file|Training|Learn",
-    "zh": "填空|注意力|下一句|词元|我的任务|相似度|搜索|主题|你的文件|训练|学习",
+    "en": "Fill the mask|Attention|Next sentence|Tokens|My task|Similarity|Search|Topics|Your file"
+    "|Compare|Training|Learn",
+    "zh": "填空|注意力|下一句|词元|我的任务|相似度|搜索|主题|你的文件|比较|训练|学习",
 }
 PLOT = ".js-plotly-plot"
 pytest.importorskip("playwright.sync_api", reason="browser tests need pip install playwright")
@@ -30,6 +31,12 @@ def open_tab(page, name):
 def choose_model(page, name):
     page.locator("#model input").click()
     page.locator("ul[role=listbox] [role=option]", has_text=name).first.click()
+
+
+def choose_other(page, given):
+    page.fill("#compare-other input", given)
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
 
 
 def typed(page, place, text):
@@ -256,6 +263,34 @@ def test_training_is_live_and_lessons_compute(open_page, runs):
     assert page.locator("#lesson-why").count() == 0
 
 
+def test_a_folder_is_compared_with_the_chosen_model(open_page, folders, tmp_path):
+    page = open_page()
+    open_tab(page, "Compare")
+
+    for given, said in ((f"{tmp_path}/none", "there is no such folder"), (f"{tmp_path}", "has no config.json")):
+        choose_other(page, given)
+        page.click("#compare-fill")
+        page.wait_for_selector(f".notice.wrong:visible:has-text({said!r})")
+    choose_other(page, str(folders["base"]))
+    for text, said in (("", "write something first"), ("the man .", "Write [MASK]")):
+        typed(page, "#compare-text", text)
+        page.click("#compare-fill")
+        page.wait_for_selector(f".notice.wrong:visible:has-text({said!r})")
+    typed(page, "#compare-text", "the man [MASK] bread .")
+    page.click("#compare-fill")
+    page.wait_for_selector("#compare-filled table")
+    (expected,) = load_pipeline("fill-mask", folders["base"])("the man [MASK] bread .", top_k=10)
+    for column in (1, 3):
+        found = page.locator(f"#compare-filled td:nth-child({column})").all_inner_texts()
+        assert found == [one.piece for one in expected]
+    lines = ["the man eats bread .", "the woman reads a book !", "where is the market ?"]
+    typed(page, "#compare-lines", "\n".join(lines))
+    page.click("#compare-button")
+    page.wait_for_selector("#compare-alike table")
+    cosines = load_pipeline("embed", folders["base"]).compare(lines)[0, 1:]
+    assert page.locator("#compare-alike td:nth-child(3)").all_inner_texts() == [f"{one:.3f}" for one in cosines]
+
+
 def saved_by(page, button):
     with page.expect_download() as download:
         page.click(button)
@@ -382,8 +417,8 @@ def test_every_tab_fits_a_telephone_and_is_reached_by_keyboard(open_page, langua
     # two in a row, all in sight
     places = [tab.bounding_box() for tab in page.locator("[role=tablist] button[role=tab]:visible").all()]
     assert len(places) == len(TABS[language].split("|"))
-    assert all(left["y"] == right["y"] for left, right in zip(places[::2], places[1::2], strict=False))
-    assert len({one["y"] for one in places}) == -(-len(places) // 2)
+    assert [one["y"] for one in places[::2]] == [one["y"] for one in places[1::2]]
+    assert len({one["y"] for one in places}) == len(places) // 2
     assert page.locator(".overflow-menu").count() == 0
     for name in TABS[language].split("|"):
         page.locator("[role=tablist] button[role=tab]", has_text=name).first.press("Enter")
@@ -414,10 +449,13 @@ def test_no_table_or_figure_is_cut_off_on_a_telephone(open_page, folders, scheme
         ("Tokens", ("#tokens-first",), "#tokens-button", "#tokens-results table"),
         ("Similarity", (), "#similarity-button", "#similarity-matrix"),
         ("Topics", (), "#topics-button", "#topics-map"),
+        ("Compare", (), "#compare-fill", "#compare-filled table"),
         ("Training", (), None, "#training-plot"),
         ("Learn", (), None, "#lesson-why table"),
     ):
         open_tab(page, tab)
+        if tab == "Compare":
+            choose_other(page, str(folders["base"]))
         for field in fields:
             typed(page, field, text)
         if button:
