@@ -3,8 +3,8 @@
 - all is read and checked before anything is written, and the folder appears whole or not at all
 - a pickle is a small program: it is read with `weights_only=True`, and anything but tensors and plain containers is
   refused before it is made. What a file says about itself is then checked against the model's configuration
-- names are the family's own table, shapes those of a model without memory; TensorFlow's names follow by rule. It stores
-  a dense layer's `kernel` as [in, out], all else as the field does
+- names and shapes are those of a model without memory; TensorFlow's names follow by rule. It stores a dense layer's
+  `kernel` as [in, out], all else as the field does
 - a release says only in its folder's name whether text is to be lower-cased; see `_decide_lowercase`
 """
 
@@ -15,10 +15,10 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -29,7 +29,7 @@ from bertsmith.files import atomic_path, parse_json, read_json
 from bertsmith.inference.embed import copy_sentence_files, length_limit
 from bertsmith.interop.huggingface import load_tokenizer, refuse_existing
 from bertsmith.interop.tensorflow import TensorBundle
-from bertsmith.model import BertConfig, BertForPreTraining, ModelConfig
+from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.model.folder import modern_spelling, published_names, without_wrapper
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer
 
@@ -42,18 +42,16 @@ _RELEASE_FIELDS = (
     *("max_position_embeddings", "type_vocab_size", "initializer_range"),
 )
 """What `bert_config.json` says of the model; the first five must be there."""
-_TENSORFLOW_SPELLING = (
-    (r"^(cls\.\w+)\.weight$", r"\1.output_weights"),
-    (r"^(cls\.\w+)\.bias$", r"\1.output_bias"),
-    (r"_embeddings\.weight$", "_embeddings"),
-    (r"LayerNorm\.weight$", "LayerNorm.gamma"),
-    (r"LayerNorm\.bias$", "LayerNorm.beta"),
-    (r"\.weight$", ".kernel"),
-    (r"\.layer\.(\d+)\.", r".layer_\1."),
+_FROM_TENSORFLOW = (
+    (r"/", "."),
+    (r"\.layer_(\d+)\.", r".layer.\1."),
+    (r"_embeddings$", "_embeddings.weight"),
+    (r"\.(kernel|output_weights)$", ".weight"),
+    (r"\.output_bias$", ".bias"),
 )
-"""How a name in a model folder becomes TensorFlow's: patterns and replacements, one after another; then `.` is `/`."""
+"""How a name of TensorFlow becomes that in a model folder: patterns and replacements, one after another."""
 
-_OPTIONAL_PARTS = ("bert.pooler.", "cls.predictions.", "cls.seq_relationship.")
+_OPTIONAL_PARTS = ("pooler.", "cls.predictions.", "cls.seq_relationship.")
 """Each is there whole or not at all; the last one reads the first."""
 _TASK_HEADS = ("classifier.", "qa_outputs.")
 """Heads whose shape only the task knows; taken over as they are."""
@@ -108,7 +106,7 @@ def import_checkpoint(source: str | Path, out: str | Path, *, lowercase: bool | 
     tensors = (
         _read_bundle(weights, config)
         if is_tensorflow
-        else read_pickled_weights(weights, config, is_tied=values.get("tie_word_embeddings") is not False)
+        else _read_pickled(weights, config, is_tied=values.get("tie_word_embeddings") is not False)
     )
     architecture = _complete(values, tensors)
     with atomic_path(out) as temporary:
@@ -135,13 +133,14 @@ def _find_weights(source: Path) -> Path:
     if len(indexes) > 1:
         names = ", ".join(path.name for path in indexes)
         raise InputError(f"{source}: holds several checkpoints ({names}); leave one in the folder")
-    weights = indexes[0] if indexes else find_pickled_weights(source)
-    if weights is None:
-        raise InputError(
-            f"{source}: holds neither bert_model.ckpt.index, as the original releases do, nor pytorch_model.bin;"
-            " give the folder of a checkpoint"
-        )
-    return weights
+    pickled = (source / name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json"))
+    for weights in (*indexes, *pickled):
+        if weights.is_file():
+            return weights
+    raise InputError(
+        f"{source}: holds neither bert_model.ckpt.index, as the original releases do, nor pytorch_model.bin;"
+        " give the folder of a checkpoint"
+    )
 
 
 def _read_config(source: Path, *, prefer: str) -> tuple[dict[str, Any], BertConfig]:
@@ -167,18 +166,20 @@ def _read_config(source: Path, *, prefer: str) -> tuple[dict[str, Any], BertConf
 def _read_bundle(index: Path, config: BertConfig) -> dict[str, Tensor]:
     """Reads the model out of a TensorFlow checkpoint and leaves the optimizer's slots aside."""
     bundle = TensorBundle(index.with_suffix(""))
-
-    def spell(parameter: Parameter) -> tuple[str, tuple[int, ...]]:
-        return parameter.tensorflow_name, parameter.shape[:: -1 if parameter.is_transposed else 1]
-
     names, _ = without_wrapper((name for name in bundle.entries if not _OPTIMIZER.search(name)), index, "/")
-    shapes = {name: bundle.entries[original].shape for name, original in names.items()}
-    tensors = {}
-    for name, parameter in match_parameters(shapes, config, str(index), spell=spell).items():
-        value = torch.from_numpy(bundle.read(names[name]))
-        # TensorFlow 的 kernel 是 [in, out]，这里的 weight 是 [out, in]
-        tensors[parameter.name] = value.T.contiguous() if parameter.is_transposed else value
-    return tensors
+    stored = {_out_of_tensorflow(name): original for name, original in names.items()}
+    # TensorFlow 的 kernel 是 [in, out]，这里的 weight 是 [out, in]
+    turned = {name for name, original in stored.items() if original.endswith("/kernel")}
+    shapes = {name: bundle.entries[original].shape for name, original in stored.items()}
+    _require_fit({name: shape[::-1] if name in turned else shape for name, shape in shapes.items()}, config, index)
+    tensors = {name: torch.from_numpy(bundle.read(original)) for name, original in stored.items()}
+    return {name: value.T.contiguous() if name in turned else value for name, value in tensors.items()}
+
+
+def _out_of_tensorflow(name: str) -> str:
+    for pattern, replacement in _FROM_TENSORFLOW:
+        name = re.sub(pattern, replacement, name)
+    return modern_spelling(name)
 
 
 def _complete(values: dict[str, Any], tensors: dict[str, Tensor]) -> str:
@@ -248,13 +249,7 @@ def _decide_lowercase(source: Path, vocab: list[str]) -> tuple[bool, str]:
     return False, f"the vocabulary has capital letters, as in {capital}"
 
 
-def find_pickled_weights(folder: Path) -> Path | None:
-    """Returns the file that holds the weights or lists their shards, or None."""
-    names = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def read_pickled_weights(path: Path, config: ModelConfig, *, is_tied: bool = True) -> dict[str, Tensor]:
+def _read_pickled(path: Path, config: BertConfig, *, is_tied: bool) -> dict[str, Tensor]:
     """Reads the weights of a BERT: under today's names, mapped where the file allows it, each of its own memory.
 
     With `is_tied` the masked-LM decoder is the word embedding, as in the paper; else a decoder of its own is kept.
@@ -272,12 +267,9 @@ def read_pickled_weights(path: Path, config: ModelConfig, *, is_tied: bool = Tru
     if is_tied:
         _drop_tied(tensors, f"{prefix}embeddings.word_embeddings.weight", path)
 
-    def spell(parameter: Parameter) -> tuple[str, tuple[int, ...]]:
-        return parameter.name if prefix else parameter.name.removeprefix("bert."), parameter.shape
-
     own_heads = (*_TASK_HEADS, _DECODER_WEIGHT, _DECODER_BIAS)
     shapes = {name: tuple(value.shape) for name, value in tensors.items() if not name.startswith(own_heads)}
-    match_parameters(shapes, config, str(path), spell=spell)
+    _require_fit(shapes, config, path)
     return dict(_separate(tensors))
 
 
@@ -355,63 +347,34 @@ def _separate(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         seen.add(address)
 
 
-class Parameter(NamedTuple):
-    """A tensor of a model: its name in a model folder, and its shape there."""
-
-    name: str
-    shape: tuple[int, ...]
-
-    @property
-    def tensorflow_name(self) -> str:
-        """The name in a TensorFlow checkpoint."""
-        name = self.name
-        for pattern, replacement in _TENSORFLOW_SPELLING:
-            name = re.sub(pattern, replacement, name)
-        return name.replace(".", "/")
-
-    @property
-    def is_transposed(self) -> bool:
-        """Whether TensorFlow stores it the other way round."""
-        return self.tensorflow_name.endswith("/kernel")
-
-    @property
-    def part(self) -> str:
-        """Which optional part it belongs to; empty for the encoder."""
-        return next((part for part in _OPTIONAL_PARTS if self.name.startswith(part)), "")
-
-
-def match_parameters(
-    found: Mapping[str, tuple[int, ...]],
-    config: ModelConfig,
-    place: str,
-    *,
-    spell: Callable[[Parameter], tuple[str, tuple[int, ...]]],
-) -> dict[str, Parameter]:
-    """Matches a checkpoint's tensors with the model's: the encoder, and all of every optional part there.
-
-    `spell` gives the name and the shape of a parameter in this kind of checkpoint.
-    """
+def _require_fit(found: Mapping[str, tuple[int, ...]], config: BertConfig, place: Path) -> None:
+    """Makes sure that tensors are the model's: the encoder, and all of every optional part that is there."""
     # 先比层数：配置里写着十亿层的话，光是展开表格就会耗尽内存
     if config.num_hidden_layers > len(found):
         raise CheckpointError(f"{place}: {len(found)} tensors cannot be {config.num_hidden_layers} layers")
-    table = {spell(parameter)[0]: parameter for parameter in _parameters(config)}
-    parts = {"", *(table[name].part for name in found if name in table)}
+    prefix = "" if any(name.startswith("bert.") for name in found) else "bert."
+    table = {name.removeprefix(prefix): shape for name, shape in _shapes_of(config)}
+    parts = {"", *map(_part_of, table.keys() & found.keys())}
     if "cls.seq_relationship." in parts:
-        parts.add("bert.pooler.")
-    table = {name: parameter for name, parameter in table.items() if parameter.part in parts}
+        parts.add("pooler.")
+    table = {name: shape for name, shape in table.items() if _part_of(name) in parts}
     problems = [f"{name} is missing" for name in table if name not in found]
     for name, shape in found.items():
         if name not in table:
             problems.append(f"{name} is unexpected")
-        elif shape != (wanted := spell(table[name])[1]):
-            problems.append(f"{name} has shape {list(shape)}, its configuration says {list(wanted)}")
+        elif shape != table[name]:
+            problems.append(f"{name} has shape {list(shape)}, its configuration says {list(table[name])}")
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         raise CheckpointError(f"{place}: is not the BERT its configuration describes: {shown}")
-    return table
 
 
-def _parameters(config: ModelConfig) -> Iterator[Parameter]:
+def _part_of(name: str) -> str:
+    """Returns the optional part that a tensor belongs to; empty for the encoder."""
+    return next((part for part in _OPTIONAL_PARTS if name.removeprefix("bert.").startswith(part)), "")
+
+
+def _shapes_of(config: BertConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     # 解码器若不与词嵌入共享，由读取者另行处理：这里总是论文中共享的形式
     with torch.device("meta"):
         model = BertForPreTraining(replace(config, tie_word_embeddings=True))
@@ -419,4 +382,4 @@ def _parameters(config: ModelConfig) -> Iterator[Parameter]:
         targets = published_names(name, config.family.names)
         # 融合的 QKV 在磁盘上是三个矩阵
         for target, part in zip(targets, value.chunk(len(targets)), strict=True):
-            yield Parameter(target, tuple(part.shape))
+            yield target, tuple(part.shape)
