@@ -203,7 +203,7 @@ class DistilledObjective:
     teacher: TeacherSettings
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, PreTrainingObjective) or self.base.language_model.is_causal:
+        if self.base.needs.draws or self.base.language_model.is_causal:
             raise ConfigError(f"--teacher does not go with {self.base.name}; use mlm, or imitation")
 
     def __getattr__(self, name: str) -> Any:
@@ -249,6 +249,7 @@ class DistilledObjective:
             )
         # 句对头不参与比较：老师没有它也行
         network = replace(self.base, pair_task=None).load_model(folder)
+        assert isinstance(network, PretrainedModel)
         return network.eval().requires_grad_(False)
 
     def losses(self, student: ModelConfig) -> list[DistillationLoss]:
@@ -304,11 +305,11 @@ class Imitation(PreTrainingObjective):
     heads = ()
     terms = ()
 
-    def build_model(self, config: ModelConfig) -> Backbone:  # type: ignore[override]
+    def build_model(self, config: ModelConfig) -> Backbone:
         """Returns a fresh network of a shape."""
         return config.family.backbone(config, need_pooler=False)
 
-    def load_model(self, folder: str | Path, **changes: Any) -> Backbone:  # type: ignore[override]
+    def load_model(self, folder: str | Path, **changes: Any) -> Backbone:
         """Returns the network of a folder."""
         return Backbone.from_pretrained(folder, need_pooler=False, **changes)
 

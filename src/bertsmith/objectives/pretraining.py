@@ -8,8 +8,7 @@
     rtd        replaced-token detection (Clark et al. 2020): `replaced_tokens`
     imitation  a teacher's states alone (Wang et al. 2020): `distillation`
 
-An objective of another shape than `PreTrainingObjective`, such as two networks, is a class with the methods of
-`Objective`.
+An objective of another shape, such as two networks, is a class that changes methods of `PreTrainingObjective`.
 """
 
 from __future__ import annotations
@@ -132,68 +131,12 @@ class PairTask:
     pairs: Pairs
 
 
-class Objective(Protocol):
-    """What a pre-training run knows of its objective."""
-
-    @property
-    def name(self) -> str:
-        """By which recipes and the command line know it."""
-
-    @property
-    def language_model(self) -> LanguageModel:
-        """The part that predicts pieces."""
-
-    @property
-    def needs(self) -> StreamNeeds:
-        """What it asks of the stream."""
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """The kinds of heads that it trains, as `Family.heads` names them."""
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """The model folders that come of it, by their paths in the run's `model` folder; the first is `""`, itself."""
-
-    @property
-    def terms(self) -> Sequence[Titled]:
-        """The losses whose figures are shown."""
-
-    @property
-    def perplexity_of(self) -> str:
-        """The figure whose exponential is the perplexity."""
-
-    def for_masking(self, kind: str) -> Objective:
-        """Returns the objective that suits a kind of masking; raises `ConfigError` where there is none."""
-
-    def networks(self, config: ModelConfig) -> tuple[ModelConfig, ...]:
-        """Returns the shapes of what a step runs: first what predicts pieces, then what judges every token."""
-
-    def build_model(self, config: ModelConfig) -> nn.Module:
-        """Returns what is trained, with fresh weights."""
-
-    def load_model(self, folder: str | Path, **changes: Any) -> nn.Module:
-        """Returns what is trained, with the weights of a folder and fields of its configuration changed.
-
-        Heads that the folder lacks are fresh.
-        """
-
-    def models(self, model: Any) -> Mapping[str, PretrainedModel]:
-        """Returns the models inside what is trained, by the `folders` they are saved to."""
-
-    def total_loss(self, figures: Mapping[str, float]) -> float:
-        """Returns the loss that figures add up to; NaN without any."""
-
-    def guessing_loss(self, num_pieces: int) -> float:
-        """Returns the loss of guessing evenly among so many pieces, and in each yes-or-no question."""
-
-    def __call__(self, model: Any, batch: PreTrainingBatch) -> LossOutput:
-        """Returns the loss and the figures of a batch."""
-
-
 @dataclass(frozen=True)
 class PreTrainingObjective:
     """A language model and, optionally, a task over pairs; their losses are added up (appendix A.2).
+
+    What a run knows of its objective are these fields and methods, and `folders`: the model folders that come of it, by
+    their paths in the run's `model` folder; the first is `""`, itself.
 
     A batch that is a share of a larger one (of another rank's, or of several parts) is divided by the counts of the
     larger one: the losses of the shares, and their gradients, then add up to those of the whole.
@@ -204,7 +147,7 @@ class PreTrainingObjective:
     pair_task: PairTask | None = None
     span_boundary: SpanBoundaryLoss | None = None
 
-    folders = ("",)
+    folders: ClassVar[tuple[str, ...]] = ("",)
 
     def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> LossOutput:
         """Returns the summed loss and the figures of all parts."""
@@ -238,7 +181,7 @@ class PreTrainingObjective:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads that stay in the model's folder: with the pair head where there are pairs."""
+        """The kinds of heads that stay in the model's folder, as `Family.heads` names them."""
         return ("masked_lm", "next_sentence") if self.pair_task else ("masked_lm",)
 
     @property
@@ -260,17 +203,17 @@ class PreTrainingObjective:
         return replace(self, span_boundary=SpanBoundaryLoss())
 
     def networks(self, config: ModelConfig) -> tuple[ModelConfig, ...]:
-        """One model is trained."""
+        """Returns the shapes of what a step runs: first what predicts pieces, then what judges every token."""
         return (config,)
 
-    def build_model(self, config: ModelConfig) -> ModelForPreTraining:
+    def build_model(self, config: ModelConfig) -> nn.Module:
         """Returns a fresh model of a shape."""
         # 单向与否写进模型自己的配置：微调、生成、别的工具读这个文件夹时，看到的与训练时相同
         config = config.changed(is_decoder=self.language_model.is_causal)
         return self._complete(ModelForPreTraining(config, pair_head=self.pair_task is not None))
 
-    def load_model(self, folder: str | Path, **changes: Any) -> ModelForPreTraining:
-        """Returns the model of a folder; heads that it lacks are fresh."""
+    def load_model(self, folder: str | Path, **changes: Any) -> nn.Module:
+        """Returns the model of a folder, with fields of its configuration changed; heads that it lacks are fresh."""
         missing = set(self.heads) - stored_heads(folder)
         changes["is_decoder"] = self.language_model.is_causal
         pair_head = self.pair_task is not None
@@ -278,8 +221,8 @@ class PreTrainingObjective:
             ModelForPreTraining.from_pretrained(folder, new_heads=missing, pair_head=pair_head, **changes)
         )
 
-    def models(self, model: ModelForPreTraining) -> Mapping[str, PretrainedModel]:
-        """One model is trained."""
+    def models(self, model: Any) -> Mapping[str, PretrainedModel]:
+        """Returns the models inside what is trained, by the `folders` they are saved to."""
         return {"": model}
 
     def total_loss(self, figures: Mapping[str, float]) -> float:
@@ -297,6 +240,9 @@ class PreTrainingObjective:
             model.add_span_boundary()
         return model
 
+
+Objective: TypeAlias = PreTrainingObjective
+"""What a pre-training run is given."""
 
 _REGISTERED: dict[str, Objective] = {}
 

@@ -35,7 +35,7 @@ from bertsmith.objectives.pretraining import (
     Figure,
     LanguageModel,
     LossOutput,
-    Objective,
+    PreTrainingObjective,
     Titled,
     figure,
     register,
@@ -129,7 +129,7 @@ class GeneratorAndDiscriminator(nn.Module):
 
 
 @dataclass(frozen=True)
-class ReplacedTokenObjective:
+class ReplacedTokenObjective(PreTrainingObjective):
     """Masked LM of the generator, and replaced tokens of the discriminator; counts shares as `PreTrainingObjective`."""
 
     name: str = "rtd"
@@ -149,12 +149,7 @@ class ReplacedTokenObjective:
         """The losses whose figures are shown."""
         return [self.language_model.loss, self.detection]
 
-    @property
-    def perplexity_of(self) -> str:
-        """The generator's loss."""
-        return f"{self.language_model.loss.name}_loss"
-
-    def for_masking(self, kind: str) -> Objective:
+    def for_masking(self, kind: str) -> ReplacedTokenObjective:
         """Returns itself: hidden are pieces or whole words."""
         if kind == "span":
             raise ConfigError(f"{self.name} has no span boundary loss; choose --masking token or whole-word")

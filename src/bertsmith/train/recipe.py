@@ -202,7 +202,7 @@ class PreTrainingRecipe(Checked):
     def build_objective(self) -> Objective:
         """Returns the objective, which suits the masking."""
         objective = objective_named(self.objective).for_masking(self.data.masking.kind)
-        return DistilledObjective(objective, self.teacher) if self.teacher.folder else objective  # type: ignore[arg-type]
+        return DistilledObjective(objective, self.teacher) if self.teacher.folder else objective  # type: ignore[return-value]
 
     def phase_at(self, step: int) -> int:
         """Returns the number of the phase that step `step` (counted from 0) belongs to."""
