@@ -23,7 +23,7 @@ from bertsmith.model.backbone import BackboneOutput, PretrainedModel, initialize
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import families
 from bertsmith.model.folder import read_architecture, stored_rows
-from bertsmith.model.heads import SpanBoundaryHead, SpanScores
+from bertsmith.model.heads import SpanBoundaryHead
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,7 +35,7 @@ TASK_MODELS: list[type[TaskModel]] = []
 class TaskModel(PretrainedModel):
     """A backbone with the heads of one task; `head_kinds` is our name of each head → its kind in `Family.heads`."""
 
-    head_kinds: ClassVar[Mapping[str, str]]
+    head_kinds: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         cls.heads = tuple(cls.head_kinds)
@@ -70,6 +70,15 @@ class TaskModel(PretrainedModel):
     def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
         """Returns the outputs by their names in `transformers`."""
         return {"logits": self(batch)}
+
+
+class OneHeadModel(TaskModel):
+    """A model whose outputs are what its one head says."""
+
+    def forward(self, batch: RaggedBatch) -> Any:
+        """Returns the outputs for a batch, as the class says."""
+        (name,) = self.head_kinds
+        return self.read(name, self.backbone(batch))
 
 
 @dataclass(frozen=True)
@@ -181,38 +190,26 @@ class ModelForMaskedLM(TaskModel):
         return logits
 
 
-class ModelForReplacedTokenDetection(TaskModel):
-    """A head that tells of every token whether it was replaced (Clark et al. 2020, §2): ELECTRA's discriminator."""
+class ModelForReplacedTokenDetection(OneHeadModel):
+    """Logits [T], above 0 where a token was replaced rather than not: the discriminator of Clark et al. 2020, §2."""
 
     suffix = "ForPreTraining"
     head_kinds: ClassVar[Mapping[str, str]] = {"replaced_tokens": "replaced_tokens"}
     token_outputs = ("logits",)
-    replaced_tokens: Any
-
-    def forward(self, batch: RaggedBatch) -> Tensor:
-        """Returns logits [T]; above 0 the token is likelier replaced than original."""
-        logits: Tensor = self.read("replaced_tokens", self.backbone(batch))
-        return logits
 
 
-class ModelForNextSentencePrediction(TaskModel):
-    """The next-sentence head alone (§3.1)."""
+class ModelForNextSentencePrediction(OneHeadModel):
+    """Logits [N, 2] for N sequences `[CLS] A [SEP] B [SEP]`; class 0 is "is next" (§3.1)."""
 
     suffix = "ForNextSentencePrediction"
     head_kinds: ClassVar[Mapping[str, str]] = {"next_sentence": "next_sentence"}
     sequence_outputs = ("logits",)
     next_sentence: Any
 
-    def forward(self, batch: RaggedBatch) -> Tensor:
-        """Returns logits [N, 2] for N sequences `[CLS] A [SEP] B [SEP]`; class 0 is "is next"."""
-        logits: Tensor = self.read("next_sentence", self.backbone(batch))
-        return logits
 
+class LabelledModel(OneHeadModel):
+    """A model with one output for each of `config.id2label`: logits [N, num_labels], or [T, num_labels] of tokens."""
 
-class LabelledModel(TaskModel):
-    """A model whose head has one output for each of the labels in `config.id2label`."""
-
-    head_kinds: ClassVar[Mapping[str, str]] = {}
     classifier: Any
 
     @classmethod
@@ -227,11 +224,6 @@ class LabelledModel(TaskModel):
                 f"{folder}: holds no classifier; fine-tune one, or start one with new_heads=True and id2label"
             )
         return config.changed(id2label={index: f"LABEL_{index}" for index in range(rows)})
-
-    def forward(self, batch: RaggedBatch) -> Tensor:
-        """Returns logits [N, num_labels] of sequences, or [T, num_labels] of tokens."""
-        logits: Tensor = self.read("classifier", self.backbone(batch))
-        return logits
 
 
 class ModelForSequenceClassification(LabelledModel):
@@ -250,18 +242,12 @@ class ModelForTokenClassification(LabelledModel):
     token_outputs = ("logits",)
 
 
-class ModelForQuestionAnswering(TaskModel):
-    """A start and an end vector, for spans that answer a question (§4.2, §4.3)."""
+class ModelForQuestionAnswering(OneHeadModel):
+    """The `SpanScores` of every token, for spans that answer a question; `best_spans` reads them (§4.2, §4.3)."""
 
     suffix = "ForQuestionAnswering"
     head_kinds: ClassVar[Mapping[str, str]] = {"spans": "spans"}
     token_outputs = ("start_logits", "end_logits")
-    spans: Any
-
-    def forward(self, batch: RaggedBatch) -> SpanScores:
-        """Returns the start and end scores of every token; read answers from them with `best_spans`."""
-        scores: SpanScores = self.read("spans", self.backbone(batch))
-        return scores
 
     def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
         """Returns the scores [T] of starts and ends."""

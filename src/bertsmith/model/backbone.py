@@ -248,7 +248,8 @@ class Backbone(PretrainedModel):
     @property
     def position_table(self) -> nn.Embedding | None:
         """The learned positions, one row each; None where a family learns none."""
-        return None
+        table: nn.Embedding | None = getattr(self.embedding, "position", None)
+        return table
 
     @classmethod
     def from_pretrained(

@@ -112,7 +112,7 @@ def _start_as_counted(table: Tensor, corpus: TokenCorpus, seed: int) -> None:
 
 def _start_as_sinusoids(model: PretrainedModel, amplitude: float) -> None:
     """Starts a fresh table of positions as `sinusoids`: neighbouring places then look alike from the first step."""
-    if (table := getattr(model.backbone.embedding, "position", None)) is not None:
+    if (table := model.backbone.position_table) is not None:
         with torch.no_grad():
             table.weight.copy_(amplitude * sinusoids(*table.weight.shape))
 

@@ -7,8 +7,8 @@ tokens, and no module knows what padding is. `compute_dtype` is one explicit swi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -33,25 +33,7 @@ class BertConfig(ModelConfig):
     model_type: ClassVar[str] = "bert"
     only: ClassVar[Mapping[str, Any]] = {"position_embedding_type": "absolute", "add_cross_attention": False}
 
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
     type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    pad_token_id: int = 0
-    tie_word_embeddings: bool = True
-    classifier_dropout: float | None = None
-    id2label: dict[int, str] = field(default_factory=dict)
-    problem_type: str | None = None
-    pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    is_decoder: bool = False
 
 
 class BertEmbedding(nn.Module):
@@ -140,7 +122,7 @@ class BertEncoder(nn.Module):
 
     blocks: Iterable[nn.Module]
 
-    def __init__(self, config: ModelConfig, block: type[TransformerBlock] = TransformerBlock) -> None:
+    def __init__(self, config: Any, block: Callable[[Any, int], nn.Module] = TransformerBlock) -> None:
         """Builds the blocks, of a class of their own in families whose blocks differ."""
         super().__init__()
         self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.num_hidden_layers))
@@ -186,12 +168,6 @@ class BertModel(Backbone):
         self.encoder = BertEncoder(config)
         self.pooler = Linear(config.hidden_size, config.hidden_size) if need_pooler else None
         initialize_weights(self, config.initializer_range)
-
-    @property
-    def position_table(self) -> nn.Embedding:
-        """[max_position_embeddings, H], the learned positions."""
-        table: nn.Embedding = self.embedding.position
-        return table
 
     def forward(
         self,

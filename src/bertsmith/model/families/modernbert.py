@@ -13,21 +13,21 @@ What differs from BERT (`bert.py`), and why:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from bertsmith.batch import AttentionMask, RaggedBatch
+from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.kernels.layers import Dropout, Embedding, LayerNorm, Linear, gated
 from bertsmith.model.attention import AttentionOutput, MultiHeadSelfAttention, rotary_angles
 from bertsmith.model.backbone import Backbone, BackboneOutput, initialize_weights
 from bertsmith.model.config import ModelConfig
-from bertsmith.model.families.bert import BertEncoder, EncoderOutput, check_ids, check_length
+from bertsmith.model.families.bert import BertEncoder, BertModel, EncoderOutput, check_ids, check_length
 from bertsmith.model.family import Family, PublishedNames
 from bertsmith.model.heads import (
     ACTIVATION_FUNCTIONS,
@@ -72,23 +72,18 @@ class ModernBertConfig(ModelConfig):
     }
 
     vocab_size: int = 50368
-    hidden_size: int = 768
     num_hidden_layers: int = 22
-    num_attention_heads: int = 12
     intermediate_size: int = 1152
-    hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.0
     attention_probs_dropout_prob: float = 0.0
     embedding_dropout: float = 0.0
     max_position_embeddings: int = 8192
-    initializer_range: float = 0.02
     layer_norm_eps: float = 1e-5
     pad_token_id: int = 50283
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     cls_token_id: int | None = None
     sep_token_id: int | None = None
-    tie_word_embeddings: bool = True
     classifier_dropout: float | None = 0.0
     # 窗口的一半是到两边的距离：少于 2 就一个邻居也看不见
     local_attention: int = option(128, min=2)
@@ -101,10 +96,6 @@ class ModernBertConfig(ModelConfig):
     classifier_bias: bool = False
     classifier_activation: str = "gelu"
     classifier_pooling: Literal["cls", "mean"] = option("cls")
-    id2label: dict[int, str] = field(default_factory=dict)
-    problem_type: str | None = None
-    pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    is_decoder: bool = False
 
     def _check_together(self) -> None:
         super()._check_together()
@@ -228,11 +219,9 @@ class ModernBertEncoder(BertEncoder):
     """L blocks, and a norm on top: pre-norm states grow from block to block."""
 
     def __init__(self, config: ModernBertConfig) -> None:
-        nn.Module.__init__(self)
-        self.blocks = nn.ModuleList(ModernBertBlock(config, layer) for layer in range(config.num_hidden_layers))
+        super().__init__(config, ModernBertBlock)
         self.head_size, self.rotary_bases = config.head_size, (config.global_rope_theta, config.local_rope_theta)
         self.norm = config.norm()
-        self.gradient_checkpointing = "none"
 
     def forward(self, hidden: Tensor, batch: RaggedBatch, **asked: Any) -> EncoderOutput:
         """Runs the blocks over embeddings [T, H]; the last of the `layers` is normed."""
@@ -245,7 +234,7 @@ class ModernBertEncoder(BertEncoder):
         return EncoderOutput(states, layers, encoded.attentions)
 
 
-class ModernBertModel(Backbone):
+class ModernBertModel(BertModel):
     """The encoder with its embedding below; there is no pooler."""
 
     heads = ()
@@ -253,7 +242,7 @@ class ModernBertModel(Backbone):
 
     def __init__(self, config: ModernBertConfig, *, need_pooler: bool = True) -> None:  # noqa: ARG002
         """Builds the network with fresh weights; the last matrix of every sub-layer starts smaller by √(2 L)."""
-        super().__init__(config)
+        Backbone.__init__(self, config)
         self.embedding = ModernBertEmbedding(config)
         self.encoder = ModernBertEncoder(config)
         self.pooler = None
@@ -264,22 +253,11 @@ class ModernBertModel(Backbone):
                 block.attention.output.weight /= math.sqrt(2 * config.num_hidden_layers)
                 block.output.weight /= math.sqrt(2 * config.num_hidden_layers)
 
-    def forward(
-        self,
-        batch: RaggedBatch,
-        *,
-        need_layers: bool = False,
-        need_maps: bool | Collection[int] = False,
-        mask: AttentionMask | None = None,
-    ) -> BackboneOutput:
+    def forward(self, batch: RaggedBatch, **asked: Any) -> BackboneOutput:
         """Encodes a batch; arguments and errors are those of `BertModel`."""
+        # 没有位置表，也就没有表尾：能读多长由配置说
         check_length(batch, self.config.position_limit)
-        mask = self.config.mask if mask is None else mask
-        embedded = self.embedding(batch)
-        encoded = self.encoder(embedded, batch, need_layers=need_layers, need_maps=need_maps, mask=mask)
-        cls = encoded.states.index_select(0, mask.summary_positions(batch))  # [N, H]
-        layers = None if encoded.layers is None else [embedded, *encoded.layers]
-        return BackboneOutput(encoded.states, cls, None, batch, layers, encoded.attentions)
+        return super().forward(batch, **asked)
 
 
 class _Transform(nn.Module):
