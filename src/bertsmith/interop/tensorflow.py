@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -114,24 +115,16 @@ class TensorBundle:
         return self._parts[number]
 
 
-class _Message(NamedTuple):
-    """The fields of a protobuf message by number; one that is absent counts as zero or empty."""
-
-    integers: dict[int, int]
-    contents: dict[int, list[bytes]]
-
-    def content(self, number: int) -> bytes:
-        return self.contents.get(number, [b""])[-1]
-
-
-def _read_message(data: bytes) -> _Message:
-    message = _Message({}, {})
+def _read_message(data: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
+    """Returns the integers and the contents of a protobuf message by number; what is absent counts as 0 or empty."""
+    integers: dict[int, int] = {}
+    contents: dict[int, list[bytes]] = defaultdict(list)
     position = 0
     while position < len(data):
         tag, position = read_varint(data, position)
         number, wire_type = tag >> 3, tag & 7
         if wire_type == 0:
-            message.integers[number], position = read_varint(data, position)
+            integers[number], position = read_varint(data, position)
             continue
         if wire_type == 2:
             size, position = read_varint(data, position)
@@ -143,34 +136,34 @@ def _read_message(data: bytes) -> _Message:
         if position > len(data):
             raise ValueError("a field does not fit its message")
         if wire_type == 2:
-            message.contents.setdefault(number, []).append(content)
+            contents[number].append(content)
         else:
-            message.integers[number] = int.from_bytes(content, "little")
-    return message
+            integers[number] = int.from_bytes(content, "little")
+    return integers, contents
 
 
 def _read_header(record: tuple[bytes, bytes] | None) -> int:
     """Checks BundleHeaderProto, the value of the empty key, and returns the number of parts."""
     if record is None or record[0]:
         raise ValueError("it has no header")
-    header = _read_message(record[1])
-    if header.integers.get(2, 0) != 0:
+    header, versions = _read_message(record[1])
+    if header.get(2, 0) != 0:
         raise ValueError("its numbers are big-endian")
-    if _read_message(header.content(3)).integers.get(2, 0) > 1:
+    if any(_read_message(version)[0].get(2, 0) > 1 for version in versions[3][-1:]):
         raise ValueError("it asks for a later version of the format than 1")
-    return header.integers.get(1, 0)
+    return header.get(1, 0)
 
 
 def _read_entry(value: bytes, num_parts: int) -> BundleEntry:
-    message = _read_message(value)
-    dimensions = _read_message(message.content(2)).contents.get(2, [])
+    numbers, contents = _read_message(value)
+    dimensions = _read_message(contents[2][-1])[1][2] if contents[2] else []
     if len(dimensions) > _MOST_DIMENSIONS:
         raise ValueError(f"it has more than {_MOST_DIMENSIONS} dimensions")
-    shape = tuple(_read_message(dimension).integers.get(1, 0) for dimension in dimensions)
-    dtype, part, offset, size, checksum = (message.integers.get(number, 0) for number in (1, 3, 4, 5, 6))
+    shape = tuple(_read_message(dimension)[0].get(1, 0) for dimension in dimensions)
+    dtype, part, offset, size, checksum = (numbers.get(number, 0) for number in (1, 3, 4, 5, 6))
     if part >= num_parts:
         raise ValueError(f"it is in part {part}, and the last one is {num_parts - 1}")
-    return BundleEntry(dtype, shape, part, offset, size, checksum, is_sliced=7 in message.contents)
+    return BundleEntry(dtype, shape, part, offset, size, checksum, is_sliced=bool(contents[7]))
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
