@@ -10,8 +10,7 @@ objective for teachers without a masked-LM head, such as sentence encoders: noth
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +32,6 @@ from bertsmith.objectives.pretraining import (
     LossOutput,
     LossTerm,
     PreTrainingObjective,
-    Titled,
     figure,
     register,
 )
@@ -56,22 +54,25 @@ class Seen:
     lengths: list[int]
 
 
-class DistillationLoss(ABC):
+@dataclass(frozen=True)
+class DistillationLoss:
     """Compares a student with its teacher; the figure is `NAME_loss`.
 
     Attributes:
+        compare: gives, of student and teacher, the sum over items, float32, and how many items there are.
         is_of_masks: whether its items are the masks, and both models must predict pieces; else the tokens.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    weight: ClassVar[float] = 1.0
-    is_equally_wide: ClassVar[bool] = False
-    is_of_masks: ClassVar[bool] = False
+    name: str
+    title: str
+    compare: Callable[[Seen, Seen, float], tuple[Tensor, int]]
+    weight: float = 1.0
+    is_equally_wide: bool = False
+    is_of_masks: bool = False
 
-    @abstractmethod
     def __call__(self, student: Seen, teacher: Seen, temperature: float) -> tuple[Tensor, int]:
-        """Returns the sum over items, float32, and how many items there are."""
+        """Returns the sum and the number of its items."""
+        return self.compare(student, teacher, temperature)
 
 
 @contextmanager
@@ -91,24 +92,19 @@ def recorded_qkv(backbone: Backbone) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-class Relations(DistillationLoss):
+def relation_loss(student: Seen, teacher: Seen, _temperature: float) -> tuple[Tensor, int]:
     """KL(teacher ‖ student) of softmax(X Xᵀ / √D) for X in queries, keys and values of the last layer, in nats.
 
     Heads are joined and cut anew into as many relation heads as divide both widths, at most 12: teacher and student may
-    differ in heads and width (Wang et al. 2021).
+    differ in heads and width (Wang et al. 2021). Averaged over the three kinds and the heads, for every token.
     """
-
-    name, title = "relations", "relation"
-
-    def __call__(self, student: Seen, teacher: Seen, temperature: float) -> tuple[Tensor, int]:  # noqa: ARG002
-        """Compares the relations of every token, averaged over the three kinds and the heads."""
-        heads = relation_heads(student, teacher)
-        own, other = (relations(seen, heads) for seen in (student, teacher))
-        real = torch.isfinite(other)  # [3, N, R, S, S]
-        # 填充的键概率为零，log 为 -inf：0 · -inf 不是数，先换成同一个有限值
-        own, other = (table.masked_fill(~real, 0.0) for table in (own, other))
-        loss = (F.kl_div(own, other, reduction="none", log_target=True) * real).sum()
-        return loss / (3 * heads), sum(student.lengths)
+    heads = relation_heads(student, teacher)
+    own, other = (relations(seen, heads) for seen in (student, teacher))
+    real = torch.isfinite(other)  # [3, N, R, S, S]
+    # 填充的键概率为零，log 为 -inf：0 · -inf 不是数，先换成同一个有限值
+    own, other = (table.masked_fill(~real, 0.0) for table in (own, other))
+    loss = (F.kl_div(own, other, reduction="none", log_target=True) * real).sum()
+    return loss / (3 * heads), sum(student.lengths)
 
 
 def relation_heads(student: Seen, teacher: Seen) -> int:
@@ -129,36 +125,28 @@ def relations(seen: Seen, heads: int) -> Tensor:
     return logs.masked_fill(~is_real[:, None, :, None], -torch.inf)
 
 
-class SoftTargets(DistillationLoss):
-    """T² · KL(teacher ‖ student) of the pieces at the masks, in nats; weighted as in DistilBERT's released training."""
-
-    name, title = "soft", "soft-target"
-    weight = 5.0
-    is_of_masks = True
-
-    def __call__(self, student: Seen, teacher: Seen, temperature: float) -> tuple[Tensor, int]:
-        """Compares the logits at the masks; see `DistillationLoss`."""
-        # 词表相同，行数却可能补到了整数倍：补的行不是词，不比
-        pieces = min(seen.logits.shape[1] for seen in (student, teacher))
-        # 温度越高，老师的分布越平：次优的词也分到看得见的概率
-        own, other = (seen.logits[:, :pieces].float().div(temperature).log_softmax(-1) for seen in (student, teacher))
-        loss = F.kl_div(own, other, reduction="sum", log_target=True)
-        return loss * temperature**2, len(own)
+def soft_target_loss(student: Seen, teacher: Seen, temperature: float) -> tuple[Tensor, int]:
+    """T² · KL(teacher ‖ student) of the pieces at the masks, in nats."""
+    # 词表相同，行数却可能补到了整数倍：补的行不是词，不比
+    pieces = min(seen.logits.shape[1] for seen in (student, teacher))
+    # 温度越高，老师的分布越平：次优的词也分到看得见的概率
+    own, other = (seen.logits[:, :pieces].float().div(temperature).log_softmax(-1) for seen in (student, teacher))
+    loss = F.kl_div(own, other, reduction="sum", log_target=True)
+    return loss * temperature**2, len(own)
 
 
-class States(DistillationLoss):
+def state_loss(student: Seen, teacher: Seen, _temperature: float) -> tuple[Tensor, int]:
     """1 − cosine of the last states of every token, in [0, 2]; the widths are equal (Sanh et al. 2019)."""
-
-    name, title = "states", "last-state"
-    is_equally_wide = True
-
-    def __call__(self, student: Seen, teacher: Seen, temperature: float) -> tuple[Tensor, int]:  # noqa: ARG002
-        """Compares the states [T, H]; see `DistillationLoss`."""
-        own, other = (seen.states.float() for seen in (student, teacher))
-        return (1 - F.cosine_similarity(own, other, dim=-1)).sum(), len(own)
+    own, other = (seen.states.float() for seen in (student, teacher))
+    return (1 - F.cosine_similarity(own, other, dim=-1)).sum(), len(own)
 
 
-LOSSES: dict[str, DistillationLoss] = {loss.name: loss for loss in (Relations(), SoftTargets(), States())}
+LOSSES: dict[str, DistillationLoss] = {
+    "relations": DistillationLoss("relations", "relation", relation_loss),
+    # 权重同 DistilBERT 公布的训练
+    "soft": DistillationLoss("soft", "soft-target", soft_target_loss, weight=5.0, is_of_masks=True),
+    "states": DistillationLoss("states", "last-state", state_loss, is_equally_wide=True),
+}
 
 
 def distillation_loss_named(name: str) -> DistillationLoss:
@@ -213,7 +201,7 @@ class DistilledObjective:
         return getattr(self.base, name)
 
     @property
-    def terms(self) -> Sequence[Titled]:
+    def terms(self) -> Sequence[Any]:
         """The base's, and what a teacher may be asked."""
         return [*self.base.terms, *LOSSES.values()]
 

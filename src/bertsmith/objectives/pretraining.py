@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -42,13 +42,6 @@ class LossOutput:
 
     loss: Tensor
     sums: Mapping[str, tuple[Figure, Figure]]
-
-
-class Titled(Protocol):
-    """A loss whose figures are `NAME_loss` and, of predictions, `NAME_accuracy`; the title is for people."""
-
-    name: ClassVar[str]
-    title: ClassVar[str]
 
 
 class LossTerm(nn.Module):
@@ -185,8 +178,8 @@ class PreTrainingObjective:
         return ("masked_lm", "next_sentence") if self.pair_task else ("masked_lm",)
 
     @property
-    def terms(self) -> Sequence[Titled]:
-        """The losses whose figures are shown."""
+    def terms(self) -> Sequence[Any]:
+        """The losses that are shown: `NAME_loss` and, of predictions, `NAME_accuracy`; their titles are for people."""
         return [self.language_model.loss, *([self.pair_task.loss] if self.pair_task else [])]
 
     @property

@@ -36,7 +36,6 @@ from bertsmith.objectives.pretraining import (
     LanguageModel,
     LossOutput,
     PreTrainingObjective,
-    Titled,
     figure,
     register,
 )
@@ -145,7 +144,7 @@ class ReplacedTokenObjective(PreTrainingObjective):
         return StreamNeeds("none", self.language_model.targets, draws=True)
 
     @property
-    def terms(self) -> list[Titled]:
+    def terms(self) -> list[Any]:
         """The losses whose figures are shown."""
         return [self.language_model.loss, self.detection]
 
