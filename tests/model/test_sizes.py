@@ -97,9 +97,6 @@ def test_heads_that_were_pruned_cost_nothing(counted_matmuls):
     with FlopCounterMode(display=False) as counter:
         training_loss(model, batch, costs).backward()
     assert counter.get_total_flops() == costs.training_flops
-    matrices = [parameter for name, parameter in model.named_parameters() if parameter.dim() == 2]
-    tables = costs.config.max_position_embeddings + costs.config.type_vocab_size
-    assert costs._num_matmul_weights == sum(map(torch.numel, matrices)) - tables * costs.config.hidden_size
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

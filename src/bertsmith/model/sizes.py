@@ -15,7 +15,6 @@ from torch import nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.model.architectures import ModelForPreTraining
-from bertsmith.model.attention import MultiHeadSelfAttention
 from bertsmith.model.config import ModelConfig
 
 PUBLISHED_SHAPES: tuple[tuple[int, int], ...] = (
@@ -94,38 +93,37 @@ def _counted(config: ModelConfig) -> tuple[ParameterCounts, MatmulWeights]:
         # meta 设备上只有形状没有数：搭一个模型来数，比为每个家族各写一套公式可靠
         with torch.device("meta"):
             model = ModelForPreTraining(config, pair_head="next_sentence" in config.family.heads)
-        _KNOWN[key] = _count_parameters(model), _count_matmul_weights(model)
+        backbone, heads = model.backbone, dict(model.named_children())
+        del heads["backbone"]
+        decoder = 0 if model.masked_lm.decoder is not None else backbone.embedding.word.weight.numel()
+        _KNOWN[key] = (
+            ParameterCounts(
+                embeddings=_numbers_in(backbone.embedding),
+                encoder=_numbers_in(backbone.encoder),
+                pooler=_numbers_in(backbone.pooler),
+                heads=_numbers_in(*heads.values()),
+            ),
+            MatmulWeights(
+                encoder=_weights_in(backbone.embedding, *backbone.encoder.blocks),
+                attention=tuple(
+                    (each.num_heads * each.head_size, None if each.window is None else 2 * each.window + 1)
+                    for each in (block.attention for block in backbone.encoder.blocks)
+                ),
+                pooler=_weights_in(backbone.pooler),
+                masked_lm=_weights_in(model.masked_lm) + decoder,
+                next_sentence=_weights_in(heads.get("next_sentence")),
+            ),
+        )
     return _KNOWN[key]
 
 
-def _count_parameters(model: ModelForPreTraining) -> ParameterCounts:
-    def count(*modules: nn.Module | None) -> int:
-        return sum(each.numel() for module in modules if module is not None for each in module.parameters())
-
-    backbone = model.backbone
-    heads = [module for name, module in model.named_children() if name != "backbone"]
-    return ParameterCounts(count(backbone.embedding), count(backbone.encoder), count(backbone.pooler), count(*heads))
+def _numbers_in(*modules: nn.Module | None) -> int:
+    return sum(each.numel() for module in modules if module is not None for each in module.parameters())
 
 
-def _count_matmul_weights(model: ModelForPreTraining) -> MatmulWeights:
-    def count(*modules: nn.Module | None) -> int:
-        layers = [each for module in modules if module is not None for each in module.modules()]
-        return sum(each.weight.numel() for each in layers if isinstance(each, nn.Linear))
-
-    backbone = model.backbone
-    decoder = 0 if model.masked_lm.decoder is not None else backbone.embedding.word.weight.numel()
-    return MatmulWeights(
-        encoder=count(backbone.embedding, *backbone.encoder.blocks),
-        attention=tuple(_width_and_window(each.attention) for each in backbone.encoder.blocks),
-        pooler=count(backbone.pooler),
-        masked_lm=count(model.masked_lm) + decoder,
-        next_sentence=count(model.get_submodule("next_sentence") if model.has_pair_head else None),
-    )
-
-
-def _width_and_window(attention: MultiHeadSelfAttention) -> tuple[int, int | None]:
-    window = None if attention.window is None else 2 * attention.window + 1
-    return attention.num_heads * attention.head_size, window
+def _weights_in(*modules: nn.Module | None) -> int:
+    layers = [each for module in modules if module is not None for each in module.modules()]
+    return sum(each.weight.numel() for each in layers if isinstance(each, nn.Linear))
 
 
 @dataclass(frozen=True)
@@ -230,10 +228,7 @@ class BatchCosts:
         per_token = layers * (per_block * width + 2 * statistics) + embedding + statistics
         per_masked = 4 * hidden * width + statistics + config.vocab_size * FLOAT32_BYTES
         pooled = 2 * self.batch_size * hidden * width
-        copies = 0 if dtype == torch.float32 else self._num_matmul_weights * width
-        return self.num_tokens * per_token + self.num_masked * per_masked + pooled + copies
-
-    @property
-    def _num_matmul_weights(self) -> int:
         weights = self.weights
-        return weights.encoder + weights.pooler + weights.masked_lm + weights.next_sentence
+        matrices = weights.encoder + weights.pooler + weights.masked_lm + weights.next_sentence
+        copies = 0 if dtype == torch.float32 else matrices * width
+        return self.num_tokens * per_token + self.num_masked * per_masked + pooled + copies

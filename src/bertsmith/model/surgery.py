@@ -116,7 +116,6 @@ def extend_positions(model: PretrainedModel, num_positions: int) -> None:
         curves = table.double().T[None]
         table = F.interpolate(curves, size=num_positions, mode="linear", align_corners=True)[0].T.to(table.dtype)
     _replace(position, "weight", torch.cat([before, table[:num_positions]]))
-    position.num_embeddings = config.max_position_embeddings
     model.set_config(config)
 
 
@@ -176,7 +175,6 @@ def resize_vocabulary(model: PretrainedModel, new_size: int, *, sources: Sequenc
         mean = table.mean(0)
         rows = [table[list(ids)].mean(0) if len(ids) else mean for ids in spelled]
         _replace(module, name, torch.cat([table, torch.stack(rows)]) if rows else table[:new_size])
-        _say_size(module, new_size)
     model.set_config(config)
 
 
@@ -202,7 +200,6 @@ def cut_vocabulary(model: PretrainedModel, tokenizer: WordPieceTokenizer, used: 
     rows = torch.tensor(kept, device=model.backbone.embedding.word.weight.device)
     for module, name in _piece_tables(model):
         _replace(module, name, module.get_parameter(name)[rows])
-        _say_size(module, len(kept))
     pad = kept.index(model.config.pad_token_id) if model.config.pad_token_id in kept else 0
     model.set_config(model.config.changed(vocab_size=len(kept), pad_token_id=pad))
     return smaller
@@ -277,8 +274,6 @@ def _keep_heads(attention: MultiHeadSelfAttention, places: list[int]) -> None:
     columns = attention.output.weight.unflatten(1, shape[1:]).index_select(1, kept).flatten(1)
     _replace(attention.output, "weight", columns)
     attention.num_heads = len(places)
-    attention.qkv.out_features = len(attention.qkv.weight)
-    attention.output.in_features = len(places) * attention.head_size
 
 
 def _piece_tables(model: PretrainedModel) -> Iterator[tuple[nn.Module, str]]:
@@ -290,19 +285,16 @@ def _piece_tables(model: PretrainedModel) -> Iterator[tuple[nn.Module, str]]:
             yield from [(head, "bias")] if head.decoder is None else [(head.decoder, "weight"), (head.decoder, "bias")]
 
 
-def _say_size(module: nn.Module, num_pieces: int) -> None:
-    if isinstance(module, nn.Embedding):
-        module.num_embeddings = num_pieces
-    elif isinstance(module, nn.Linear):
-        module.out_features = num_pieces
-
-
 def _replace(module: nn.Module, name: str, value: Tensor) -> None:
-    """Puts a tensor of another shape in the place of a parameter, frozen if that was."""
+    """Puts a tensor of another shape in the place of a parameter, frozen if that was; a module then says that shape."""
     trained = module.get_parameter(name).requires_grad
     # 克隆：切片只是旧表的视图，会让整张旧表留在内存里
     fresh = value.detach().clone(memory_format=torch.contiguous_format)
     module.register_parameter(name, nn.Parameter(fresh, requires_grad=trained))
+    if name == "weight" and isinstance(module, nn.Embedding):
+        module.num_embeddings = len(fresh)
+    elif name == "weight" and isinstance(module, nn.Linear):
+        module.out_features, module.in_features = fresh.shape
 
 
 def head_importance(
