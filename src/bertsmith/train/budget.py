@@ -89,11 +89,13 @@ def steps_for(
     evaluations: int = EVALUATIONS,
     compiled: bool = False,
 ) -> int:
-    """Returns the number of steps after which the first of the recipe's budgets is used up.
+    """Returns the number of steps after which the first of the recipe's ends is reached.
 
     Args:
         evaluations: spread over the run, besides the first; they take their part of the minutes. 0 is no first either.
     """
+    if not recipe.length.has_budget:
+        return recipe.trainer.total_steps
     ranks = ranks or Ranks()
     shares = recipe.length.shares
     costs = [sample_costs(recipe, corpus, tokenizer, phase) for phase in range(len(shares))]

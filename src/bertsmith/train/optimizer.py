@@ -11,6 +11,7 @@ and the next differ. Their average over many steps does not move like that (Poly
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,11 +47,11 @@ class OptimizerKind:
     """An optimizer by its name.
 
     Attributes:
-        build: makes it of groups and of the number that is added to roots of second moments.
+        build: makes it of groups and of `eps`, which is added to roots of second moments.
         takes_matrices: whether it moves `hidden_matrices`, in groups of their own, by its own rule and `matrix_rate`.
     """
 
-    build: Callable[[Groups, float], torch.optim.Optimizer]
+    build: Callable[..., torch.optim.Optimizer]
     takes_matrices: bool = False
 
 
@@ -76,7 +77,7 @@ def build_optimizer(
     groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, matrices=matrices)
     for group in groups:
         group["rate_factor"] *= matrix_factor if group["stacked"] else 1.0
-    return chosen.build(groups, epsilon)
+    return chosen.build(groups, eps=epsilon)
 
 
 def hidden_matrices(model: nn.Module) -> dict[Tensor, int]:
@@ -221,20 +222,7 @@ class Lamb(torch.optim.Optimizer):
         parameter.add_(update * learned, alpha=-group["lr"])
 
 
-def _adamw(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
-    """Adam with decoupled weight decay; `fused` reads and writes weights and moments in one pass."""
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon, fused=True)
-
-
-def _lamb(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
-    return Lamb(groups, eps=epsilon)
-
-
-def _muon(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
-    return Muon(groups, eps=epsilon)
-
-
-def _sgd(groups: Groups, _epsilon: float) -> torch.optim.Optimizer:
+def _sgd(groups: Groups, **_of_adam: float) -> torch.optim.Optimizer:
     """Plain gradient descent, for tables such as word vectors: moments would move a word long after its sentence."""
     # CUDA 上用融合版：不必问主机就能跳过一步
     on_cuda = any(parameter.device.type in ASYNCHRONOUS for group in groups for parameter in group["params"])
@@ -242,9 +230,10 @@ def _sgd(groups: Groups, _epsilon: float) -> torch.optim.Optimizer:
 
 
 OPTIMIZERS = {
-    "adamw": OptimizerKind(_adamw),
-    "lamb": OptimizerKind(_lamb),
-    "muon": OptimizerKind(_muon, takes_matrices=True),
+    # `fused`：权重与矩一遍读写完
+    "adamw": OptimizerKind(functools.partial(torch.optim.AdamW, lr=0.0, betas=(0.9, 0.999), fused=True)),
+    "lamb": OptimizerKind(Lamb),
+    "muon": OptimizerKind(Muon, takes_matrices=True),
     "sgd": OptimizerKind(_sgd),
 }
 """Name → optimizer. Its state is a dictionary of tensors for each parameter, so that `train.state` can save it."""
