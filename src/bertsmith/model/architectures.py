@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +23,6 @@ from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import families
 from bertsmith.model.folder import read_architecture, stored_rows
 from bertsmith.model.heads import SpanBoundaryHead
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 TASK_MODELS: list[type[TaskModel]] = []
 """Every task model that has a name of its own, in the order of definition."""
@@ -107,6 +103,7 @@ class ModelForPreTraining(TaskModel):
 
     suffix = "ForPreTraining"
     head_kinds: ClassVar[Mapping[str, str]] = {"masked_lm": "masked_lm", "next_sentence": "next_sentence"}
+    options = ("pair_head",)
     training_heads = ("span_boundary",)
     token_outputs = ("prediction_logits",)
     sequence_outputs = ("seq_relationship_logits",)
@@ -123,13 +120,6 @@ class ModelForPreTraining(TaskModel):
         super().__init__(config, leave_out=() if pair_head else ("next_sentence",))
         self.has_pair_head = pair_head
         self.span_boundary: SpanBoundaryHead | None = None
-
-    @classmethod
-    def from_pretrained(
-        cls, folder: str | Path, *, new_heads: bool | Collection[str] = False, pair_head: bool = True, **changes: Any
-    ) -> Self:
-        """Loads a model folder, with the next-sentence head or without; see `PretrainedModel.from_pretrained`."""
-        return cls._from_folder(partial(cls, pair_head=pair_head), folder, new_heads, changes)
 
     @property
     def architecture(self) -> str:
@@ -213,17 +203,18 @@ class LabelledModel(OneHeadModel):
     classifier: Any
 
     @classmethod
-    def complete_config(cls, config: ModelConfig, folder: str | Path, fresh: tuple[str, ...]) -> ModelConfig:
+    def _found_in(cls, folder: str | Path, config: ModelConfig, fresh: tuple[str, ...]) -> tuple[Any, ModelConfig]:
         """Names the labels of a folder that holds a head but no names: `LABEL_0`, `LABEL_1` …, as its writer does."""
+        kind, config = super()._found_in(folder, config, fresh)
         if config.id2label or fresh:
-            return config
+            return kind, config
         head = cast("Any", config.family.heads[cls.head_kinds["classifier"]])
         rows = stored_rows(folder, f"{config.family.names.heads[f'classifier.{head.output}']}.weight")
         if rows is None:
             raise CheckpointError(
                 f"{folder}: holds no classifier; fine-tune one, or start one with new_heads=True and id2label"
             )
-        return config.changed(id2label={index: f"LABEL_{index}" for index in range(rows)})
+        return kind, config.changed(id2label={index: f"LABEL_{index}" for index in range(rows)})
 
 
 class ModelForSequenceClassification(LabelledModel):

@@ -5,11 +5,10 @@ A *backbone* is the network that all tasks of a family share (`families/`); a *t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -35,15 +34,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-Model = TypeVar("Model", bound="PretrainedModel")
-
-
 class PretrainedModel(nn.Module):
     """A whole model that lives in a model folder.
 
     Attributes:
         suffix: how the `transformers` class that reads the same folder is called after its family: `ForMaskedLM`.
         heads: our names of the modules that a new task starts afresh.
+        options: what the class takes besides a configuration; `from_pretrained` takes it too.
         training_heads: our names of modules that serve training only; no model folder holds them.
         token_outputs: published names of the outputs [T, ...]; `sequence_outputs` those of the outputs [N, ...].
         load_report: what was found when the model was loaded; None for a model made from scratch.
@@ -51,6 +48,7 @@ class PretrainedModel(nn.Module):
 
     suffix: ClassVar[str]
     heads: ClassVar[Collection[str]] = ()
+    options: ClassVar[tuple[str, ...]] = ()
     training_heads: ClassVar[tuple[str, ...]] = ()
     token_outputs: ClassVar[tuple[str, ...]] = ()
     sequence_outputs: ClassVar[tuple[str, ...]] = ()
@@ -78,20 +76,30 @@ class PretrainedModel(nn.Module):
         Args:
             new_heads: start the heads with fresh weights, whatever the folder holds: True for all `heads` of this
                 class, or some of their names. A folder without pooler then gets a fresh one too.
-            **changes: fields of the configuration to change, such as `id2label` for the classes of a new head.
+            **changes: fields of the configuration to change, such as `id2label` for the classes of a new head; and what
+                the class itself takes, see `options`.
         """
-        return cls._from_folder(cls, folder, new_heads, changes)
-
-    @classmethod
-    def _from_folder(
-        cls,
-        build: Callable[[ModelConfig], Self],
-        folder: str | Path,
-        new_heads: bool | Collection[str],
-        changes: Mapping[str, Any],
-    ) -> Self:
+        given = {name: changes.pop(name) for name in cls.options if name in changes}
         fresh = cls._named_heads(new_heads)
         config = ModelConfig.load(folder).changed(**changes)
+        kind, config = cls._found_in(folder, config, fresh)
+        require_layers(folder, config)
+        # 在 meta 设备上搭建：不分配内存、不做随机初始化，权重随后直接来自文件
+        with torch.device("meta"):
+            model: Self = kind(config, **given)
+        optional = ("backbone.pooler",) if fresh else ()
+        model.load_report = load_model_folder(model, config.family.names, folder, fresh=fresh, optional=optional)
+        for module in model.modules():
+            own = dict(module.named_parameters(recurse=False))
+            if any(parameter.is_meta for parameter in own.values()):
+                for name, parameter in own.items():
+                    module.register_parameter(name, nn.Parameter(torch.zeros_like(parameter, device="cpu")))
+                initialize_weights(module, config.initializer_range)
+        return model
+
+    @classmethod
+    def _found_in(cls, folder: str | Path, config: ModelConfig, fresh: tuple[str, ...]) -> tuple[Any, ModelConfig]:
+        """Returns the class to build of a folder, and its configuration with what only the folder's tensors tell."""
         stored, family = read_architecture(folder), config.family.name
         # 几种任务的头在磁盘上同名，形状也可能一样：只有 config.json 能区分，不能拿错
         others = stored not in (None, f"{family}Model", family + cls.suffix)
@@ -100,17 +108,12 @@ class PretrainedModel(nn.Module):
                 f"{folder}: holds a {stored}, not a {family}{cls.suffix}; load it as what it is, or fine-tune it first"
                 " (new_heads=True starts the head afresh)"
             )
-        return _fill_from_folder(build, cls.complete_config(config, folder, fresh), folder, fresh=fresh)
+        return cls, config
 
     def save_pretrained(self, folder: str | Path, *, weights: StoredAs = "float32") -> None:
         """Writes `config.json` and `model.safetensors`, in the names `transformers` uses; see `save_model_folder`."""
         how: dict[str, Any] = {"architecture": self.architecture, "leave_out": self.training_heads, "weights": weights}
         save_model_folder(self, self.config, folder, **how)
-
-    @classmethod
-    def complete_config(cls, config: ModelConfig, folder: str | Path, fresh: tuple[str, ...]) -> ModelConfig:  # noqa: ARG003
-        """Returns the configuration with what only the folder's tensors tell; here nothing."""
-        return config
 
     def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
         """Returns the outputs for a batch by their names in `transformers`: `token_outputs` and `sequence_outputs`."""
@@ -218,6 +221,7 @@ class Backbone(PretrainedModel):
 
     suffix = "Model"
     heads: ClassVar[Collection[str]] = ("pooler",)
+    options = ("need_pooler",)
     token_outputs = ("last_hidden_state",)
     sequence_outputs: ClassVar[tuple[str, ...]] = ("pooler_output",)
     embedding: Any
@@ -225,7 +229,11 @@ class Backbone(PretrainedModel):
     pooler: nn.Module | None
 
     def __init__(self, config: ModelConfig, *, need_pooler: bool = True) -> None:  # noqa: ARG002
-        """Keeps the configuration; a family's own class builds the modules, the pooler only where it is read."""
+        """Keeps the configuration; a family's own class builds the modules.
+
+        Args:
+            need_pooler: False for uses that never read `pooled`: then a folder without a pooler will do.
+        """
         super().__init__()
         self.config = config
 
@@ -252,42 +260,11 @@ class Backbone(PretrainedModel):
         return table
 
     @classmethod
-    def from_pretrained(
-        cls, folder: str | Path, *, new_heads: bool | Collection[str] = False, need_pooler: bool = True, **changes: Any
-    ) -> Self:
-        """Loads the network from a model folder; heads found there are left aside.
-
-        Args:
-            new_heads: True starts the pooler with fresh weights.
-            need_pooler: False for uses that never read `pooled`: then a folder without a pooler will do.
-        """
-        config = ModelConfig.load(folder).changed(**changes)
+    def _found_in(cls, folder: str | Path, config: ModelConfig, *_fresh: Any) -> tuple[Any, ModelConfig]:
         family = config.family
         if cls not in (Backbone, family.backbone):
             raise CheckpointError(f"{folder}: holds a {family.name}Model, not a {cls.__name__}; load it as what it is")
-        build = partial(family.backbone, need_pooler=need_pooler)
-        model = _fill_from_folder(build, config, folder, fresh=cls._named_heads(new_heads))
-        assert isinstance(model, cls)
-        return model
-
-
-def _fill_from_folder(
-    build: Callable[[ModelConfig], Model], config: ModelConfig, folder: str | Path, *, fresh: tuple[str, ...]
-) -> Model:
-    """Builds a model and fills it from a folder; `fresh` modules get new weights, and a missing pooler then too."""
-    require_layers(folder, config)
-    # 在 meta 设备上搭建：不分配内存、不做随机初始化，权重随后直接来自文件
-    with torch.device("meta"):
-        model = build(config)
-    optional = ("backbone.pooler",) if fresh else ()
-    model.load_report = load_model_folder(model, config.family.names, folder, fresh=fresh, optional=optional)
-    for module in model.modules():
-        own = dict(module.named_parameters(recurse=False))
-        if any(parameter.is_meta for parameter in own.values()):
-            for name, parameter in own.items():
-                module.register_parameter(name, nn.Parameter(torch.zeros_like(parameter, device="cpu")))
-            initialize_weights(module, config.initializer_range)
-    return model
+        return family.backbone, config
 
 
 def initialize_weights(module: nn.Module, standard_deviation: float) -> None:
