@@ -18,8 +18,10 @@ The contract of a family's modules:
 from __future__ import annotations
 
 import functools
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from bertsmith.settings import installed, named
@@ -107,19 +109,15 @@ class Family:
     tokenizer: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
 
 
-_OWN: dict[str, Family] = {}
-
-
-def register(family: Family) -> None:
-    """Makes a family of this package known; `families/__init__.py` does so for every file there."""
-    _OWN[family.model_type] = family
-
-
 @functools.cache
 def families() -> dict[str, Family]:
     """Returns every family by its `model_type`: ours, and the entry points `bertsmith.families` of other packages."""
+    package = import_module("bertsmith.model.families")
+    # 目录里有哪些文件，就有哪些家族：加一个家族不必改别处的名单
+    files = [import_module(f"{package.__name__}.{each.name}") for each in pkgutil.iter_modules(package.__path__)]
+    own = [value for file in files for value in vars(file).values() if isinstance(value, Family)]
     added: list[Family] = list(installed("bertsmith.families").values())
-    return dict(sorted(_OWN.items())) | {family.model_type: family for family in added}
+    return {family.model_type: family for family in [*sorted(own, key=lambda each: each.model_type), *added]}
 
 
 def family_named(name: str) -> Family:

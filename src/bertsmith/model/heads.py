@@ -149,16 +149,10 @@ class SequenceClassifier(nn.Module):
         return logits
 
 
-class TokenClassifier(nn.Module):
-    """Dropout and one linear layer over every token's state (§5.3; the tag is read at a word's first piece)."""
+class TokenClassifier(SequenceClassifier):
+    """The same over every token's state (§5.3; the tag is read at a word's first piece)."""
 
     reads: ClassVar[Reads] = "hidden_states"
-    output: ClassVar[str] = "linear"
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.dropout = classifier_dropout(config)
-        self.linear = Linear(config.hidden_size, count_labels(config))
 
     def forward(self, states: Tensor) -> Tensor:
         """Maps states [T, H] to logits [T, num_labels]."""

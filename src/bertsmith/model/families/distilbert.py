@@ -107,17 +107,18 @@ class DistilBertModel(BertModel):
         initialize_weights(self, config.initializer_range)
 
 
-class _PreClassifier(nn.Module):
+class DistilBertClassifier(nn.Module):
     """Dense + ReLU over `[CLS]` and one linear layer, with dropout between: the pooler is part of the head."""
 
     reads: ClassVar[Reads] = "cls"
     output: ClassVar[str] = "linear"
 
-    def __init__(self, config: ModelConfig, outputs: int) -> None:
+    def __init__(self, config: ModelConfig, outputs: int | None = None) -> None:
+        """Builds the head, with one output for each label where no other number is asked for."""
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.dropout = classifier_dropout(config)
-        self.linear = Linear(config.hidden_size, outputs)
+        self.linear = Linear(config.hidden_size, count_labels(config) if outputs is None else outputs)
 
     def forward(self, cls: Tensor) -> Tensor:
         """Maps states [N, H] of `[CLS]` to logits [N, outputs], in float32."""
@@ -126,14 +127,7 @@ class _PreClassifier(nn.Module):
         return logits
 
 
-class DistilBertClassifier(_PreClassifier):
-    """One output for each label."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, count_labels(config))
-
-
-class DistilBertChoice(_PreClassifier):
+class DistilBertChoice(DistilBertClassifier):
     """One output, the score of a choice."""
 
     def __init__(self, config: ModelConfig) -> None:
