@@ -67,11 +67,6 @@ def test_unknown_sizes_are_refused(size):
         BertConfig.named(size)
 
 
-def test_unknown_overrides_are_refused():
-    with pytest.raises(ConfigError, match="no field flavour"):
-        BertConfig.named("tiny", flavour=1)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -10,7 +10,6 @@ import transformers
 from bertsmith.batch import CAUSAL, RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import Linear
-from bertsmith.kernels.matmul import linear
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel, prune_heads
 from bertsmith.model.family import BlockLayers
 from bertsmith.model.peft import (
@@ -396,16 +395,3 @@ def test_a_model_folder_has_no_place_for_an_adapter(settings, tmp_path):
     with pytest.raises(ConfigError, match="merge it, or use save_adapter"):
         model.save_pretrained(tmp_path / "folder")
     assert not (tmp_path / "folder" / "model.safetensors").exists()
-
-
-def test_frozen_weights_keep_no_inputs_for_a_backward_pass():
-    """The input of a matmul is needed for the gradient of its weights alone; a frozen one keeps nothing of it."""
-    hidden = torch.randn(64, 32, requires_grad=True)
-    weight, kept = torch.randn(48, 32), []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.shape) or tensor, lambda t: t):
-        frozen = linear(hidden, weight, None)
-        assert hidden.shape not in kept
-        linear(hidden, weight.requires_grad_(), None)
-        assert hidden.shape in kept
-    frozen.sum().backward()
-    torch.testing.assert_close(hidden.grad, torch.ones(64, 48) @ weight)

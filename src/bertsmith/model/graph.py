@@ -108,13 +108,6 @@ class PaddedModel(nn.Module):
         )
 
 
-def output_names(model: PretrainedModel) -> list[str]:
-    """Returns what the outputs are called, in the order in which `PaddedModel` returns them."""
-    one_token = RaggedBatch.from_sequences([[0]])
-    with torch.no_grad():
-        return list(model.published(one_token))
-
-
 def require_packages() -> None:
     """Makes sure that what writes and runs graphs is installed; InputError where a package is missing."""
     for name in ("onnx", "onnxruntime", "onnxscript"):
@@ -140,7 +133,7 @@ def write_graph(model: PretrainedModel, file: Path, *, external_data: bool) -> N
             (sample, torch.ones_like(sample), torch.zeros_like(sample)),
             dynamo=True,
             input_names=INPUT_NAMES,
-            output_names=output_names(model),
+            output_names=list(model.published(RaggedBatch.from_sequences([[0]]))),
             dynamic_shapes=[dict(enumerate(axes))] * len(INPUT_NAMES),
             opset_version=OPSET,
             verbose=False,

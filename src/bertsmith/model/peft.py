@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,6 @@ AdapterKind = Literal["bottleneck", "lora"]
 LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
 """The matrices of a block that LoRA can change: the thirds of its `qkv`, and the other three of `BlockLayers`."""
 
-DEFAULT_SIZES: dict[AdapterKind, int] = {"bottleneck": 64, "lora": 8}
 _FUSED: tuple[LoraTarget, ...] = ("query", "key", "value")
 
 
@@ -63,7 +62,7 @@ class AdapterSettings(Checked):
         if len(set(self.targets)) < len(self.targets):
             raise ConfigError(f"LoRA targets {', '.join(self.targets)}; give each once")
         # 冻结的数据类：默认值随种类而定，只能在这里补上，之后存盘的就是完整的设置
-        object.__setattr__(self, "size", self.size or DEFAULT_SIZES[self.kind])
+        object.__setattr__(self, "size", self.size or (8 if self.kind == "lora" else 64))
         if self.kind == "lora":
             object.__setattr__(self, "alpha", float(self.alpha or 2 * self.size))
             chosen = self.targets or ("query", "value")
@@ -189,9 +188,7 @@ def empty_adapter(model: PretrainedModel, settings: AdapterSettings, config: Mod
 
 def attach(model: PretrainedModel, name: str, adapter: Adapter) -> None:
     """Puts an adapter that was made for a model into it, and activates it."""
-    loaded = _loaded(model) or _Loaded(
-        Adapter(None, {}, {path: model.get_submodule(path) for path in _head_paths(model)}, model.config)
-    )
+    loaded = _loaded(model)
     if name in loaded.named:
         raise ConfigError(f"the model has an adapter {name!r} already; choose another name")
     for path in adapter.layers:
@@ -207,10 +204,7 @@ def attach(model: PretrainedModel, name: str, adapter: Adapter) -> None:
 def activate(model: PretrainedModel, name: str | None) -> None:
     """Switches to an adapter with its heads and labels; what learns is then this adapter with its heads alone."""
     loaded = _loaded(model)
-    if loaded is None or (name is not None and name not in loaded.named):
-        known = ", ".join(adapter_names(model))
-        raise ConfigError(f"no adapter {name!r}; " + (f"the model has {known}" if known else "the model has none"))
-    chosen = loaded.original if name is None else loaded.named[name]
+    chosen = loaded.original if name is None and loaded.named else named_adapter(model, name)
     device = model.backbone.embedding.word.weight.device
     # 先全部冻结再放开选中的：换下来的适配器也不会再被优化器看到
     model.requires_grad_(False)
@@ -231,10 +225,10 @@ def merge_adapter(model: PretrainedModel) -> None:
 
     Other adapters are dropped: the backbone they were trained over is no more. All parameters learn again.
     """
-    adapter = active_adapter(model)
-    if adapter is None:
+    name = active_name(model)
+    if name is None:
         raise ConfigError("no adapter is active; there is nothing to merge")
-    if any(isinstance(layer, Bottleneck) for layer in adapter.layers.values()):
+    if any(isinstance(layer, Bottleneck) for layer in named_adapter(model, name).layers.values()):
         # 瓶颈里有非线性：没有哪个矩阵等价于它
         raise ConfigError("a bottleneck is not linear, so no weight can hold it; keep it as an adapter, or use LoRA")
     for path, layer in list(_adapted(model)):
@@ -252,33 +246,28 @@ def merge_adapter(model: PretrainedModel) -> None:
 
 def adapter_names(model: PretrainedModel) -> list[str]:
     """Returns the names of a model's adapters, oldest first."""
-    loaded = _loaded(model)
-    return [] if loaded is None else list(loaded.named)
+    return list(_loaded(model).named)
 
 
 def active_name(model: PretrainedModel) -> str | None:
     """Returns the name of the active adapter, or None."""
-    loaded = _loaded(model)
-    return None if loaded is None else loaded.active
+    return _loaded(model).active
 
 
-def active_adapter(model: PretrainedModel) -> Adapter | None:
-    """Returns the adapter a model runs with, or None."""
-    loaded = _loaded(model)
-    return None if loaded is None or loaded.active is None else loaded.named[loaded.active]
-
-
-def named_adapter(model: PretrainedModel, name: str) -> Adapter:
+def named_adapter(model: PretrainedModel, name: str | None) -> Adapter:
     """Returns an adapter of a model; ConfigError where there is none of that name."""
-    loaded = _loaded(model)
-    if loaded is None or name not in loaded.named:
-        raise ConfigError(f"no adapter {name!r}; the model has {', '.join(adapter_names(model)) or 'none'}")
-    return loaded.named[name]
+    known = _loaded(model).named
+    if name is None or name not in known:
+        raise ConfigError(f"no adapter {name!r}; the model has {', '.join(known) or 'none'}")
+    return known[name]
 
 
-def _loaded(model: PretrainedModel) -> _Loaded | None:
+def _loaded(model: PretrainedModel) -> _Loaded:
+    """Returns the adapters of a model; at first there are none, and the model is as it is."""
     found: _Loaded | None = vars(model).get("adapters")
-    return found
+    if found is not None:
+        return found
+    return _Loaded(Adapter(None, {}, {path: model.get_submodule(path) for path in _head_paths(model)}, model.config))
 
 
 def _adapted(model: PretrainedModel) -> Iterator[tuple[str, AdaptedLinear]]:
@@ -288,14 +277,11 @@ def _adapted(model: PretrainedModel) -> Iterator[tuple[str, AdaptedLinear]]:
 
 
 def _head_paths(model: PretrainedModel) -> list[str]:
-    pooler = [] if model.backbone.pooler is None else [f"{_backbone_path(model)}pooler"]
+    backbone = "" if isinstance(model, Backbone) else "backbone."
+    pooler = [] if model.backbone.pooler is None else [f"{backbone}pooler"]
     # 主干自己的头就是池化层：同一个模块只列一次
     heads = [head for head in model.heads if getattr(model, head) is not None]
     return list(dict.fromkeys([*pooler, *heads]))
-
-
-def _backbone_path(model: PretrainedModel) -> str:
-    return "" if isinstance(model, Backbone) else "backbone."
 
 
 def _new_layers(model: PretrainedModel, settings: AdapterSettings) -> dict[str, nn.Module]:
@@ -310,13 +296,9 @@ def _new_layers(model: PretrainedModel, settings: AdapterSettings) -> dict[str, 
 
 
 def _block_layers(
-    block: nn.Module, layers: BlockLayers, settings: AdapterSettings, config: ModelConfig
+    block: Any, layers: BlockLayers, settings: AdapterSettings, config: ModelConfig
 ) -> dict[str, nn.Module]:
-    def matrix(path: str) -> nn.Linear:
-        layer = block.get_submodule(path)
-        assert isinstance(layer, nn.Linear)
-        return layer
-
+    matrix = block.get_submodule
     if settings.kind == "bottleneck":
         # 每个子层的输出之后各一个：注意力之后，前馈之后（Houlsby 等，图 2）
         return {path: Bottleneck(settings, matrix(path), config) for path in (layers.attention_output, layers.output)}
