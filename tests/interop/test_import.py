@@ -335,16 +335,16 @@ def test_shards_are_joined(tmp_path):
     ours = load_file(tmp_path / "model" / "model.safetensors")
     assert all(value.equal(state[name]) for name, value in ours.items())
     (source / "pytorch_model-00002-of-00002.bin").unlink()
-    with pytest.raises(CheckpointError, match="pytorch_model-00002-of-00002.bin: no such file"):
+    with pytest.raises(CheckpointError, match="names pytorch_model-00002-of-00002.bin, which is not in the folder"):
         import_checkpoint(source, tmp_path / "again")
     index.write_text(json.dumps({"weight_map": dict.fromkeys(state, "../pickled/pytorch_model-00001-of-00002.bin")}))
-    with pytest.raises(CheckpointError, match="not a file beside it"):
+    with pytest.raises(CheckpointError, match="which is not in the folder"):
         import_checkpoint(source, tmp_path / "again")
     index.write_text(json.dumps({"weight_map": dict.fromkeys(state, "pytorch_model-00001-of-00002.bin")}))
-    with pytest.raises(CheckpointError, match="has no tensor"):
+    with pytest.raises(CheckpointError, match="is missing"):
         import_checkpoint(source, tmp_path / "again")
     index.write_text("[]")
-    with pytest.raises(CheckpointError, match="not a list of shards"):
+    with pytest.raises(CheckpointError, match="not an index"):
         import_checkpoint(source, tmp_path / "again")
 
 

@@ -25,12 +25,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.files import atomic_path, parse_json, read_json
+from bertsmith.files import atomic_path, read_json
 from bertsmith.inference.embed import copy_sentence_files, length_limit
 from bertsmith.interop.huggingface import load_tokenizer, refuse_existing
 from bertsmith.interop.tensorflow import TensorBundle
 from bertsmith.model import BertConfig, BertForPreTraining
-from bertsmith.model.folder import modern_spelling, published_names, without_wrapper
+from bertsmith.model.folder import modern_spelling, published_names, shards_of, without_wrapper
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer
 
 _OPTIMIZER = re.compile(r"(^|/)(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?|global_step)$")
@@ -254,7 +254,8 @@ def _read_pickled(path: Path, config: BertConfig, *, is_tied: bool) -> dict[str,
 
     With `is_tied` the masked-LM decoder is the word embedding, as in the paper; else a decoder of its own is kept.
     """
-    stored = _read_shards(path) if path.suffix == ".json" else _read_file(path)
+    files = shards_of(path) if path.suffix == ".json" else [path]
+    stored = {name: value for file in files for name, value in _read_file(file).items()}
     names, _ = without_wrapper((name for name in stored if not _COUNTER.search(name)), path)
     tensors = {modern_spelling(name): stored[original] for name, original in names.items()}
     prefix = "bert." if any(name.startswith("bert.") for name in tensors) else ""
@@ -271,28 +272,6 @@ def _read_pickled(path: Path, config: BertConfig, *, is_tied: bool) -> dict[str,
     shapes = {name: tuple(value.shape) for name, value in tensors.items() if not name.startswith(own_heads)}
     _require_fit(shapes, config, path)
     return dict(_separate(tensors))
-
-
-def _read_shards(index: Path) -> dict[str, Tensor]:
-    try:
-        places = parse_json(index)["weight_map"]
-        shards = {str(name): str(place) for name, place in places.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: is not a list of shards ({error!r}); copy the file again") from None
-    tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(shards.values())):
-        # 索引是外来文件：分片名里的 ../ 不许指到文件夹外面去
-        if Path(shard).name != shard:
-            raise CheckpointError(f"{index}: names the shard {shard!r}, which is not a file beside it")
-        path = index.with_name(shard)
-        if not path.is_file():
-            raise CheckpointError(f"{path}: no such file, but {index.name} lists it; copy all shards")
-        content = _read_file(path)
-        for name in (name for name, place in shards.items() if place == shard):
-            if name not in content:
-                raise CheckpointError(f"{path}: has no tensor {name}, but {index.name} says so; copy all shards")
-            tensors[name] = content[name]
-    return tensors
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:

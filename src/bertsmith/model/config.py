@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -169,7 +169,18 @@ class ModelConfig(Checked):
     @staticmethod
     def shape_of(size: str) -> tuple[int, int]:
         """Returns L and H of a size, as `named` takes it."""
-        return NAMED_SIZES.get(size) or _parse_layers_and_hidden(size)
+        if size in NAMED_SIZES:
+            return NAMED_SIZES[size]
+        match = re.fullmatch(r"(\d+)/(\d+)", size)
+        if not match:
+            raise ConfigError(f"size {size!r} is unknown; use one of {', '.join(NAMED_SIZES)} or L/H such as 6/384")
+        layers, hidden = int(match[1]), int(match[2])
+        if layers == 0 or hidden == 0 or hidden % 64:
+            raise ConfigError(
+                f"size {size!r}: give layers and width, such as 1/64: at least one layer, and a positive multiple of"
+                " 64, the width of a head"
+            )
+        return layers, hidden
 
     @classmethod
     def intermediate_size_for(cls, hidden_size: int) -> int:
@@ -207,9 +218,8 @@ class ModelConfig(Checked):
         # 早期的 BERT 文件夹没有写 model_type
         family = known.get(str(values.get("model_type", "bert")))
         if family is None:
-            raise CheckpointError(
-                f"{path}: model_type is {values.get('model_type')!r}; {_readable(known)} can be read here"
-            )
+            readable = ", ".join(map(repr, sorted(known)))
+            raise CheckpointError(f"{path}: model_type is {values.get('model_type')!r}; {readable} can be read here")
         config = family.config._parse(values, family, path)
         assert isinstance(config, cls)
         return config
@@ -337,20 +347,3 @@ class ModelConfig(Checked):
     def head_size(self) -> int:
         """D, the width of one attention head."""
         return self.hidden_size // self.num_attention_heads
-
-
-def _parse_layers_and_hidden(size: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)/(\d+)", size)
-    if not match:
-        raise ConfigError(f"size {size!r} is unknown; use one of {', '.join(NAMED_SIZES)} or L/H such as 6/384")
-    layers, hidden = int(match[1]), int(match[2])
-    if layers == 0 or hidden == 0 or hidden % 64:
-        raise ConfigError(
-            f"size {size!r}: give layers and width, such as 1/64: at least one layer, and a positive multiple of 64,"
-            " the width of a head"
-        )
-    return layers, hidden
-
-
-def _readable(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names)))

@@ -11,7 +11,6 @@ each there is `NAME_scale`, by which every row is multiplied.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -20,7 +19,7 @@ import warnings
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import google_crc32c
 import torch
@@ -175,13 +174,12 @@ def load_model_folder(
         fresh: our names of modules left as they are whatever is on disk, such as `classifier` before fine-tuning.
         optional: our names of modules that may be absent on disk and are then left as they are.
     """
-    with StoredTensors.of_folder(model_folder(folder)) as stored:
-        stored.verify()
-        values, report = _match(model, names, stored, fresh, optional)
-        problems = report.problems(names.head_prefixes)
-        if problems:
-            title = getattr(model, "architecture", type(model).__name__)
-            raise CheckpointError(f"{stored.path}: does not fit {title}: {problems}")
+    stored = StoredTensors.of_folder(model_folder(folder))
+    stored.verify()
+    values, report = _match(model, names, stored, fresh, optional)
+    if problems := report.problems(names.head_prefixes):
+        title = getattr(model, "architecture", type(model).__name__)
+        raise CheckpointError(f"{stored.path}: does not fit {title}: {problems}")
     # assign：参数直接换成文件映射出的张量，不复制；写时才由操作系统复制所在的页
     model.load_state_dict(values, strict=False, assign=True)
     return report
@@ -193,22 +191,22 @@ def read_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
         raise CheckpointError(f"{path}: is not there; copy the whole folder")
     wanted = _own_names(modules)
     values: dict[str, Tensor] = {}
-    with StoredTensors(path, [path]) as stored:
-        stored.verify()
-        problems = [f"{name} missing" for name in sorted(wanted.keys() - stored.names.keys())]
-        problems += [f"{name} unexpected" for name in sorted(stored.names.keys() - wanted.keys())]
-        for name in sorted(wanted.keys() & stored.names.keys()):
-            value = stored.read([name], list(wanted[name].shape))
-            if isinstance(value, str):
-                problems.append(value)
-            else:
-                values[name] = value
-        if problems:
-            more = f"; and {len(problems) - PROBLEMS_SHOWN} more" if len(problems) > PROBLEMS_SHOWN else ""
-            raise CheckpointError(f"{path}: does not fit: {'; '.join(problems[:PROBLEMS_SHOWN])}{more}")
-        with torch.no_grad():
-            for name, parameter in wanted.items():
-                parameter.copy_(values[name])
+    stored = StoredTensors(path, [path])
+    stored.verify()
+    problems = [f"{name} missing" for name in sorted(wanted.keys() - stored.names.keys())]
+    problems += [f"{name} unexpected" for name in sorted(stored.names.keys() - wanted.keys())]
+    for name in sorted(wanted.keys() & stored.names.keys()):
+        value = stored.read([name], list(wanted[name].shape))
+        if isinstance(value, str):
+            problems.append(value)
+        else:
+            values[name] = value
+    if problems:
+        more = f"; and {len(problems) - PROBLEMS_SHOWN} more" if len(problems) > PROBLEMS_SHOWN else ""
+        raise CheckpointError(f"{path}: does not fit: {'; '.join(problems[:PROBLEMS_SHOWN])}{more}")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(values[name])
 
 
 def read_architecture(folder: str | Path) -> str | None:
@@ -223,31 +221,29 @@ def read_architecture(folder: str | Path) -> str | None:
 def require_layers(folder: str | Path, config: ModelConfig) -> None:
     """Makes sure that a folder has tensors enough for the layers of its configuration, before they are built."""
     has_own = any("*" in module for module in config.family.names.backbone)
-    with StoredTensors.of_folder(model_folder(folder)) as stored:
-        if has_own and config.num_hidden_layers > len(stored.names):
-            raise CheckpointError(
-                f"{stored.path}: {len(stored.names)} tensors cannot be {config.num_hidden_layers} layers"
-            )
+    stored = StoredTensors.of_folder(model_folder(folder))
+    if has_own and config.num_hidden_layers > len(stored.names):
+        raise CheckpointError(f"{stored.path}: {len(stored.names)} tensors cannot be {config.num_hidden_layers} layers")
 
 
 def stored_rows(folder: str | Path, name: str) -> int | None:
     """Returns the first size of a stored tensor, by its name on disk; None where there is no such tensor."""
-    with StoredTensors.of_folder(model_folder(folder)) as stored:
-        return stored.shape(name)[0] if name in stored.names else None
+    stored = StoredTensors.of_folder(model_folder(folder))
+    return stored.shape(name)[0] if name in stored.names else None
 
 
 def stored_heads(folder: str | Path) -> set[str]:
     """Returns our names of the heads that a model folder holds, such as `masked_lm`."""
     names = ModelConfig.load(folder).family.names
-    with StoredTensors.of_folder(model_folder(folder)) as stored:
-        # 各部分齐了才算有这个头：有的家族让几种头共用底下一层；解码矩阵通常与词嵌入共享，在不在都说明不了什么
-        parts = {ours: theirs for ours, theirs in names.heads.items() if not ours.endswith(".decoder")}
-        absent = {
-            ours.partition(".")[0]
-            for ours, theirs in parts.items()
-            if not {f"{theirs}.weight", f"{theirs}.bias", names.same_bias.get(f"{theirs}.bias")} & stored.names.keys()
-        }
-        return {ours.partition(".")[0] for ours in parts} - absent
+    stored = StoredTensors.of_folder(model_folder(folder)).names.keys()
+    # 各部分齐了才算有这个头：有的家族让几种头共用底下一层；解码矩阵通常与词嵌入共享，在不在都说明不了什么
+    parts = {ours: theirs for ours, theirs in names.heads.items() if not ours.endswith(".decoder")}
+    absent = {
+        ours.partition(".")[0]
+        for ours, theirs in parts.items()
+        if not {f"{theirs}.weight", f"{theirs}.bias", names.same_bias.get(f"{theirs}.bias")} & stored
+    }
+    return {ours.partition(".")[0] for ours in parts} - absent
 
 
 def fingerprint_weights(folder: str | Path) -> str:
@@ -335,16 +331,7 @@ def _own_names(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     return {f"{path}.{name}": value for path, module in modules.items() for name, value in module.state_dict().items()}
 
 
-class _File(NamedTuple):
-    """One safetensors file: open for mapping, and the place of every tensor's bytes for plain reading."""
-
-    path: Path
-    mapped: safe_open
-    header: dict[str, Any]
-    data_start: int
-
-
-class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
+class StoredTensors:
     """The tensors of one safetensors file or of several, mapped: one that is used as stored costs no memory of its own.
 
     Attributes:
@@ -353,11 +340,10 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
 
     def __init__(self, path: Path, files: list[Path]) -> None:
         self.path = path
-        self._open_files = contextlib.ExitStack()
-        self.names: dict[str, tuple[_File, str]] = {}
-        self._files = [self._open(each) for each in files]
-        for file in self._files:
-            self.names |= {modern_spelling(name): (file, name) for name in list(file.mapped.keys())}
+        self.names: dict[str, tuple[safe_open, str]] = {}
+        self._files = {each: self._open(each) for each in files}
+        for file in self._files.values():
+            self.names |= {modern_spelling(name): (file, name) for name in list(file.keys())}
         scaled = [name for name in self.names if name + _SCALE in self.names]
         self._scales = {name: self.names.pop(name + _SCALE) for name in scaled}
 
@@ -369,7 +355,7 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
             if path.is_file():
                 return cls(path, [path])._unwrapped()
         if index.is_file():
-            return cls(index, _shards_of(index))._unwrapped()
+            return cls(index, shards_of(index))._unwrapped()
         raise CheckpointError(f"{folder}: no model.safetensors; {_other_weights(folder)}")
 
     def _unwrapped(self) -> StoredTensors:
@@ -378,25 +364,22 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
         self._scales = {name.removeprefix(wrapper): scale for name, scale in self._scales.items()}
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._open_files.close()
-
     def verify(self) -> None:
         """Reads every file that has a checksum once, and compares; CheckpointError where they differ."""
-        for file in self._files:
-            noted = (file.mapped.metadata() or {}).get(CHECKSUM)
-            names = list(file.mapped.keys())
-            if noted is not None and checksum_of({name: file.mapped.get_tensor(name) for name in names}) != noted:
-                raise CheckpointError(f"{file.path}: damaged (its checksum differs); copy the file again")
+        for path, file in self._files.items():
+            noted = (file.metadata() or {}).get(CHECKSUM)
+            names = list(file.keys())
+            if noted is not None and checksum_of({name: file.get_tensor(name) for name in names}) != noted:
+                raise CheckpointError(f"{path}: damaged (its checksum differs); copy the file again")
 
     def shape(self, name: str) -> list[int]:
         """Returns the shape of a tensor."""
         file, spelling = self.names[name]
-        return list(file.header[spelling]["shape"])
+        return list(file.get_slice(spelling).get_shape())
 
     def _kind(self, name: str) -> str:
         file, spelling = self.names[name]
-        return str(file.header[spelling]["dtype"])
+        return str(file.get_slice(spelling).get_dtype())
 
     def read(self, names: list[str], shape: list[int]) -> Tensor | str:
         """Returns one of our tensors in float32, stacked by rows from its one or several on disk; or what is wrong."""
@@ -407,7 +390,7 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
             # 先看类型：整数的一块与浮点的几块拼在一起，就看不出来了
             if name not in self._scales and self._kind(name) not in _FLOATING:
                 return f"{name} is {self._kind(name)}, not a floating-point tensor"
-        value = self.get(names[0]) if len(names) == 1 else self._join(names, each)
+        value = self.get(names[0]) if len(names) == 1 else torch.cat([self.get(name) for name in names])
         # 最小值、最大值会传播 NaN：一遍扫描、不分配内存就能看出权重是否已坏
         for name, part in zip(names, value.chunk(len(names)) if len(names) > 1 else [value], strict=True):
             if part.numel() and not all(map(math.isfinite, map(float, torch.aminmax(part)))):
@@ -417,33 +400,16 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
     def get(self, name: str) -> Tensor:
         """Returns a tensor as it is: in float32 if it is floating-point."""
         file, spelling = self.names[name]
-        tensor: Tensor = file.mapped.get_tensor(spelling)
+        tensor: Tensor = file.get_tensor(spelling)
         if name in self._scales:
             scale_file, scale = self._scales[name]
-            scales: Tensor = scale_file.mapped.get_tensor(scale)
+            scales: Tensor = scale_file.get_tensor(scale)
             return tensor.float() * scales[:, None]
         return tensor.float() if tensor.is_floating_point() else tensor
 
-    def _join(self, names: list[str], shape: list[int]) -> Tensor:
-        """Stacks tensors of one shape, [R, ...] each → [K R, ...]."""
-        if any(self._kind(name) != "F32" for name in names):
-            return torch.cat([self.get(name) for name in names])
-        joined = torch.empty(len(names) * shape[0], *shape[1:])
-        for name, place in zip(names, joined.split(shape[0]), strict=True):
-            file, spelling = self.names[name]
-            # 合并只能复制：直接读进目的地，不经映射，否则同一份权重要占两份内存
-            with file.path.open("rb") as handle:
-                handle.seek(file.data_start + file.header[spelling]["data_offsets"][0])
-                handle.readinto(place.numpy().data)
-        return joined
-
-    def _open(self, path: Path) -> _File:
+    def _open(self, path: Path) -> safe_open:
         try:
-            # safe_open 检查整个文件的结构，之后才可放心按文件头里的位置读
-            mapped = self._open_files.enter_context(safe_open(path, framework="pt"))
-            with path.open("rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                return _File(path, mapped, json.loads(file.read(size)), 8 + size)
+            return safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
 
@@ -473,13 +439,13 @@ def in_8_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return stored
 
 
-def _shards_of(index: Path) -> list[Path]:
+def shards_of(index: Path) -> list[Path]:
     """Reads which files an index names; each must lie beside it."""
     try:
         names = set(parse_json(index)["weight_map"].values())
         shards = [index.parent / name for name in sorted(names)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: not an index of safetensors files ({error})") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: not an index of files with weights ({error})") from None
     for shard in shards:
         # 索引来自别处：只许指向同一文件夹里的文件
         if shard.parent != index.parent or not shard.is_file():
