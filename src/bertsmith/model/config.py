@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,9 +47,8 @@ NAMED_SIZES: dict[str, tuple[int, int]] = {
 """Name → (L layers, H hidden size): Devlin et al. 2019, §3; Turc et al. 2019, "Well-Read Students Learn Better"."""
 
 
-@dataclass(frozen=True)
 class ModelConfig(Checked):
-    """The shape of a model, with BERT's values; the base of each family's dataclass, which gives what differs.
+    """The shape of a model; the base of each family's dataclass.
 
     Attributes:
         required: fields that a `config.json` must give: the shape of a model cannot be guessed.
@@ -58,6 +57,7 @@ class ModelConfig(Checked):
         published_fields: our field → its name in this family's `config.json`, where the two differ.
         num_attention_heads: A; H must be a multiple of it.
         max_position_embeddings: rows of the position table, where there is one.
+        type_vocab_size: segments that are told apart; 1 in a family whose `config.json` knows none.
         tie_word_embeddings: the masked-LM decoder is the word embedding itself; False gives it a matrix of its own.
         classifier_dropout: dropout before a classifier, in [0, 1); None takes `hidden_dropout_prob`.
         id2label: names of the classes of a classifier, by id; empty for a model without one.
@@ -66,6 +66,7 @@ class ModelConfig(Checked):
         is_decoder: every token reads itself and those before it only, as in GPT (§5.1's left-to-right model).
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     model_type: ClassVar[str]
     required: ClassVar[tuple[str, ...]] = (
         *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
@@ -73,23 +74,24 @@ class ModelConfig(Checked):
     only: ClassVar[Mapping[str, Any]] = {}
     published_fields: ClassVar[Mapping[str, str]] = {}
 
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    pad_token_id: int = 0
-    tie_word_embeddings: bool = True
-    classifier_dropout: float | None = None
-    id2label: dict[int, str] = field(default_factory=dict)
-    problem_type: str | None = None
-    pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: str
+    hidden_dropout_prob: float
+    attention_probs_dropout_prob: float
+    max_position_embeddings: int
+    type_vocab_size: int = 1
+    initializer_range: float
+    layer_norm_eps: float
+    pad_token_id: int
+    tie_word_embeddings: bool
+    classifier_dropout: float | None
+    id2label: dict[int, str]
+    problem_type: str | None
+    pruned_heads: dict[int, tuple[int, ...]]
     is_decoder: bool = False
 
     def _check_together(self) -> None:
@@ -304,11 +306,6 @@ class ModelConfig(Checked):
     def mask(self) -> AttentionMask:
         """Which tokens each token reads."""
         return CAUSAL if self.is_decoder else FULL
-
-    @property
-    def type_vocab_size(self) -> int:
-        """Segments that are told apart; a field in families whose `config.json` knows them."""
-        return 1
 
     @property
     def embedding_size(self) -> int:

@@ -8,7 +8,7 @@ tokens, and no module knows what padding is. `compute_dtype` is one explicit swi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -33,7 +33,25 @@ class BertConfig(ModelConfig):
     model_type: ClassVar[str] = "bert"
     only: ClassVar[Mapping[str, Any]] = {"position_embedding_type": "absolute", "add_cross_attention": False}
 
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+    tie_word_embeddings: bool = True
+    classifier_dropout: float | None = None
+    id2label: dict[int, str] = field(default_factory=dict)
+    problem_type: str | None = None
+    pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    is_decoder: bool = False
 
 
 class BertEmbedding(nn.Module):

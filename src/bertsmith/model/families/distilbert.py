@@ -12,7 +12,7 @@ What differs from BERT (`bert.py`), and why:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -57,10 +57,26 @@ class DistilBertConfig(ModelConfig):
         "classifier_dropout": "seq_classif_dropout",
     }
 
+    vocab_size: int = 30522
+    hidden_size: int = 768
     num_hidden_layers: int = 6
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+    tie_word_embeddings: bool = True
     classifier_dropout: float | None = 0.2
     sinusoidal_pos_embds: bool = False
     qa_dropout: float = 0.1
+    id2label: dict[int, str] = field(default_factory=dict)
+    problem_type: str | None = None
+    pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    is_decoder: bool = False
 
     @property
     def reads_pairs(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -72,18 +72,23 @@ class ModernBertConfig(ModelConfig):
     }
 
     vocab_size: int = 50368
+    hidden_size: int = 768
     num_hidden_layers: int = 22
+    num_attention_heads: int = 12
     intermediate_size: int = 1152
+    hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.0
     attention_probs_dropout_prob: float = 0.0
     embedding_dropout: float = 0.0
     max_position_embeddings: int = 8192
+    initializer_range: float = 0.02
     layer_norm_eps: float = 1e-5
     pad_token_id: int = 50283
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     cls_token_id: int | None = None
     sep_token_id: int | None = None
+    tie_word_embeddings: bool = True
     classifier_dropout: float | None = 0.0
     # 窗口的一半是到两边的距离：少于 2 就一个邻居也看不见
     local_attention: int = option(128, min=2)
@@ -96,6 +101,10 @@ class ModernBertConfig(ModelConfig):
     classifier_bias: bool = False
     classifier_activation: str = "gelu"
     classifier_pooling: Literal["cls", "mean"] = option("cls")
+    id2label: dict[int, str] = field(default_factory=dict)
+    problem_type: str | None = None
+    pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    is_decoder: bool = False
 
     def _check_together(self) -> None:
         super()._check_together()
