@@ -52,7 +52,11 @@ class LayerFeatures(nn.Module):
         """Combines the layers of a backbone that was called with `need_layers=True`: [T, size] float32."""
         if output.layers is None:
             raise InputError("the states of all layers are needed; call the model with need_layers=True")
-        chosen = [output.layers[layer].float() for layer in self.layers]
+        return self.combine([output.layers[layer] for layer in self.layers])
+
+    def combine(self, chosen: Sequence[Tensor]) -> Tensor:
+        """Combines the K states [T, H] of the chosen layers."""
+        chosen = [states.float() for states in chosen]
         if self.concatenate:
             return torch.cat(chosen, dim=-1)
         if self.weights is None:
@@ -156,7 +160,7 @@ class FeatureTagger(PretrainedModel):
 
     def forward(self, batch: RaggedBatch) -> Tensor:
         """Returns logits [T, num_labels]."""
-        logits: Tensor = self.top(self.features(self._states(batch)), batch)
+        logits: Tensor = self.top(self.features.combine(self._chosen(batch).unbind(1)), batch)
         return logits
 
     def save_pretrained(self, folder: str | Path, *, weights: StoredAs = "float32") -> None:
@@ -167,21 +171,16 @@ class FeatureTagger(PretrainedModel):
     def _own_modules(self) -> dict[str, nn.Module]:
         return {"features": self.features, "top": self.top}
 
-    def _states(self, batch: RaggedBatch) -> BackboneOutput:
-        """Returns the chosen layers of a batch; the places of all other layers are empty."""
+    def _chosen(self, batch: RaggedBatch) -> Tensor:
+        """Returns [T, K, H], the K chosen layers of a batch, in the compute dtype."""
         if not self.is_frozen:
-            layers = self.backbone(batch, need_layers=True).layers
-            return BackboneOutput(layers[-1], layers[-1], None, batch, layers)
+            return self._encode(batch)
         # 在推理模式之外计算：记住的状态之后要参与训练，推理模式造出的张量不行
         with torch.inference_mode(False), torch.no_grad():
-            chosen = self._encode(batch) if self.packs is None else self._recall(batch, self.packs)
-        layers = [chosen.new_empty(0)] * (self.config.num_hidden_layers + 1)
-        for layer, states in zip(self.features.layers, chosen.unbind(1), strict=True):
-            layers[layer] = states
-        return BackboneOutput(layers[-1], layers[-1], None, batch, layers)
+            return self._encode(batch) if self.packs is None else self._recall(batch, self.packs)
 
     def _encode(self, batch: RaggedBatch) -> Tensor:
-        """Runs the encoder: [T, K, H] of the K chosen layers, in the compute dtype."""
+        """Runs the encoder."""
         layers = self.backbone(batch, need_layers=True).layers
         return torch.stack([layers[layer] for layer in self.features.layers], 1)
 
