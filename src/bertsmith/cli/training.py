@@ -364,7 +364,7 @@ def _cells(cost: BatchCosts, dtype: torch.dtype, flops_per_second: float | None)
 
     counts = ParameterCounts.of(cost.config)
     parameters = (counts.embeddings, counts.encoder, counts.pooler, counts.heads, counts.total)
-    flops = (cost.inference_flops_per_token, cost.training_flops_per_token)
+    flops = (cost.inference_flops / cost.num_tokens, cost.training_flops / cost.num_tokens)
     memory = (cost.weight_bytes, cost.optimizer_bytes, cost.activation_bytes(dtype))
     cells = [*map(_short, (*parameters, *flops)), *(f"{_short(value)}B" for value in memory)]
     return cells if flops_per_second is None else [*cells, *(_short(flops_per_second / value) for value in flops)]

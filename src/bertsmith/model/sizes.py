@@ -187,16 +187,6 @@ class BatchCosts:
         return 3 * (self.inference_flops + self.head_flops)
 
     @property
-    def inference_flops_per_token(self) -> float:
-        """`inference_flops` by token."""
-        return self.inference_flops / self.num_tokens
-
-    @property
-    def training_flops_per_token(self) -> float:
-        """`training_flops` by token read, masked or not."""
-        return self.training_flops / self.num_tokens
-
-    @property
     def weight_bytes(self) -> int:
         """Memory of the parameters, which are always float32."""
         return FLOAT32_BYTES * ParameterCounts.of(self.config).total
