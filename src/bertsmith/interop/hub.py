@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -63,7 +61,7 @@ def push_model(
     if get_token() is None:
         raise ConfigError("uploading needs a token with the right to write; set HF_TOKEN, or run `hf auth login`")
     api = HfApi(library_name="bertsmith")
-    with _told_in_one_line(repository):
+    try:
         api.create_repo(repository, private=private or None, exist_ok=True)
         if private and not api.model_info(repository).private:
             raise InputError(f"{repository}: is there already and public; make it private on its page, or leave it out")
@@ -79,6 +77,11 @@ def push_model(
             commit_message=message or f"Upload {folder.resolve().name} with bertsmith",
             revision=branch or None,
         )
+    except InputError:
+        raise
+    # 与下载一样：网络库的异常各不相同
+    except Exception as error:
+        raise InputError(f"{repository}: not uploaded: the Hub {why_hub_failed(error, repository)}") from error
     return f"{api.endpoint}/{repository}" + (f"/tree/{branch}" if branch else "")
 
 
@@ -93,15 +96,3 @@ def _files_of(folder: Path) -> dict[str, Path]:
     found = {str(path.relative_to(folder)): path for pattern in patterns for path in sorted(folder.glob(pattern))}
     card = next((folder / name for name in _CARDS if (folder / name).is_file()), None)
     return found if card is None else {**found, "README.md": card}
-
-
-@contextlib.contextmanager
-def _told_in_one_line(repository: str) -> Iterator[None]:
-    """Turns what goes wrong between here and the Hub into one line."""
-    try:
-        yield
-    except InputError:
-        raise
-    # 与下载一样：网络库的异常各不相同
-    except Exception as error:
-        raise InputError(f"{repository}: not uploaded: the Hub {why_hub_failed(error, repository)}") from error
