@@ -41,6 +41,12 @@ from bertsmith.train.recipe import (
 ENDS = ("minutes", "steps", "tokens", "flops")
 """Settings that end a run; the first that is reached counts."""
 
+_BROUGHT = {"size": "size", "family": "family", "first_vectors": "vectors", "sinusoids": "positions"}
+"""Settings without a meaning where a model is trained further, and what of it takes their place."""
+
+_PAIRS = (("batch_size", "batch_tokens"), ("size", "from"), ("family", "from"), ("sequence_length", "phases"))
+"""Settings that stand for the same; given on the command line, one replaces both of a file."""
+
 _FOUND = ("corpus", "start_weights", "start_commit", "teacher_weights")
 """Settings that are found, not chosen: which data, which weights."""
 
@@ -55,7 +61,7 @@ def native_settings(device: torch.device | str, run: Path | None = None) -> dict
     is faster here.
     """
     native = native_precision(device)
-    if run is None or (begun := _begun_in(run)) is None:
+    if run is None or (begun := PreTrainingRecipe.begun_in(run)) is None:
         return {"precision": native}
     precision = begun.model.precision
     if precision != native:
@@ -68,10 +74,6 @@ def native_settings(device: torch.device | str, run: Path | None = None) -> dict
 def _kept(begun: PreTrainingRecipe) -> dict[str, Any]:
     """Returns the settings whose defaults differ by machine or version: a run resumes with those it was begun with."""
     return {"batch_size": begun.data.batch_size, "mask_spread": begun.data.masking.spread}
-
-
-def _begun_in(run: Path) -> PreTrainingRecipe | None:
-    return PreTrainingRecipe.load(run) if (run / "recipe.toml").exists() else None
 
 
 def chosen_recipe(
@@ -89,28 +91,14 @@ def chosen_recipe(
         file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
         run: the run folder; a run begun in it keeps its commit of the Hub, and its batch size where none is given.
     """
-    for name, other, why in (
-        ("from", "size", "--from brings its own size; leave out --size"),
-        ("from", "family", "--from brings its own family; leave out --family"),
-        ("from", "first_vectors", "--from brings its own vectors; leave out --first-vectors"),
-        ("from", "sinusoids", "--from brings its own positions; leave out --sinusoids"),
-        (
-            "batch_size",
-            "batch_tokens",
-            "--batch-size and --batch-tokens both say how much is in a batch; leave out one",
-        ),
-    ):
-        if name in given and other in given:
-            raise ConfigError(why)
+    for name, what in _BROUGHT.items():
+        if "from" in given and name in given:
+            raise ConfigError(f"--from brings its own {what}; leave out --{name.replace('_', '-')}")
+    if "batch_size" in given and "batch_tokens" in given:
+        raise ConfigError("--batch-size and --batch-tokens both say how much is in a batch; leave out one")
     filed = {} if file is None else {name: value for name, value in read_table(file).items() if name not in _FOUND}
     # 命令行给出的选项替换文件里的整组：否则文件里的另一个终点、另一种批量会同时生效
-    for group in (
-        ENDS,
-        ("batch_size", "batch_tokens"),
-        ("size", "from"),
-        ("family", "from"),
-        ("sequence_length", "phases"),
-    ):
+    for group in (ENDS, *_PAIRS):
         if any(name in given for name in group):
             filed = {name: value for name, value in filed.items() if name not in group}
     chosen = {"precision": precision, **filed, **given}
@@ -131,7 +119,7 @@ def chosen_recipe(
     start, size = chosen.pop("from", ""), chosen.pop("size", ModelSettings.size)
     if run is not None:
         keep_start(run, start)
-        if (begun := _begun_in(run)) is not None:
+        if (begun := PreTrainingRecipe.begun_in(run)) is not None:
             # 默认的批量因设备而异，掩码比例因版本而异：接着走，要用开始时的
             chosen = {**_kept(begun), **chosen}
     recipe = recipe_to_continue(start, **chosen) if start else recipe_for(size, device=device, **chosen)

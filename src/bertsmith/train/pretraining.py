@@ -182,7 +182,7 @@ def pretrain(
     ranks: Ranks | None = None,
     listeners: Sequence[RunListener] | None = None,
 ) -> PreTrainingResult:
-    """Trains BERT on a corpus, or resumes where the run in the folder stopped.
+    """Trains BERT on a corpus, or resumes where the run in the folder stopped; raises what `bertsmith.pretrain` does.
 
     SIGINT and SIGTERM are granted after the step in progress; a second one ends the process at once.
 
@@ -191,13 +191,6 @@ def pretrain(
         recipe: as asked for; the number of steps is found from its budgets where it has some.
         ranks: the processes that train together; None is this one alone.
         listeners: are told how the run goes, by the first rank; None is TensorBoard where its writer is installed.
-
-    Raises:
-        RunFolderError: the folder holds a run with other settings, or cannot be written.
-        ConfigError: a setting is impossible.
-        CheckpointError: the model to start from does not fit the tokenizer.
-        TrainingError: too many batches had a loss or gradient that was not finite.
-        TrainingStopped: a signal asked for the end; the state is saved.
     """
     ranks, run, options = ranks or Ranks(), Path(run), options or RunOptions()
     if not recipe.trainer.total_steps and not recipe.length.has_budget:
@@ -246,31 +239,17 @@ def _resolved(
     options: RunOptions,
 ) -> tuple[PreTrainingRecipe, float]:
     """Returns a fresh run's recipe with its steps and its dropout, and how often it reads the text."""
+    how = {name: getattr(options, name) for name in ("accumulate", "evaluations", "compiled")}
 
-    def with_steps(chosen: PreTrainingRecipe) -> PreTrainingRecipe:
-        if not recipe.length.has_budget:
-            return chosen
-        return chosen.changed(
-            steps=steps_for(
-                chosen,
-                corpus,
-                tokenizer,
-                device,
-                ranks=ranks,
-                accumulate=options.accumulate,
-                evaluations=options.evaluations,
-                compiled=options.compiled,
-            )
-        )
+    def with_steps(chosen: PreTrainingRecipe) -> tuple[PreTrainingRecipe, float]:
+        begun = chosen.changed(steps=steps_for(chosen, corpus, tokenizer, device, ranks=ranks, **how))
+        return begun, passes_over(begun, corpus, tokenizer)
 
     chosen = with_dropout(recipe, 0.0)
-    begun = with_steps(chosen)
-    passes = passes_over(begun, corpus, tokenizer)
-    if (again := with_dropout(recipe, passes)) != chosen:
-        # dropout 让每一步变慢：读的遍数多到要用它，就带着它重新计时
-        begun = with_steps(again)
-        passes = passes_over(begun, corpus, tokenizer)
-    return begun, passes
+    begun, passes = with_steps(chosen)
+    again = with_dropout(recipe, passes)
+    # dropout 让每一步变慢：读的遍数多到要用它，就带着它重新计时
+    return (begun, passes) if again == chosen else with_steps(again)
 
 
 def _recipe_found(run: Path, recipe: PreTrainingRecipe) -> PreTrainingRecipe | None:

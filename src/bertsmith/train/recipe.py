@@ -248,6 +248,11 @@ class PreTrainingRecipe(Checked):
         except ConfigError as error:
             raise RunFolderError(f"{error}; choose another --out") from None
 
+    @classmethod
+    def begun_in(cls, run: Path) -> PreTrainingRecipe | None:
+        """Returns the recipe of a run that was begun before, or None for a fresh folder."""
+        return cls.load(run) if (run / "recipe.toml").exists() else None
+
 
 def read_table(path: Path) -> dict[str, Any]:
     """Returns the settings of a recipe file, by name."""
@@ -278,17 +283,15 @@ def require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
 
 def keep_start(run: Path, start_from: str) -> None:
     """Makes a run that was begun from a model of the Hub resume with the same commit, wherever its branch is now."""
-    if hub_name(start_from) is not None and (run / "recipe.toml").exists():
-        begun = PreTrainingRecipe.load(run).model
-        if begun.start_from == start_from:
-            pin(start_from, begun.start_commit)
+    begun = PreTrainingRecipe.begun_in(run) if hub_name(start_from) is not None else None
+    if begun is not None and begun.model.start_from == start_from:
+        pin(start_from, begun.model.start_commit)
 
 
 def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe | None:
-    """Returns the recipe of a run that was begun before, or None for a fresh folder."""
-    if not (run / "recipe.toml").exists():
+    """Returns the recipe of a run that was begun before, if it is the one asked for; None for a fresh folder."""
+    if (found := PreTrainingRecipe.begun_in(run)) is None:
         return None
-    found = PreTrainingRecipe.load(run)
     # 由时间等预算推算出的步数写在配方里：续训时沿用，不再重新计时
     steps, asked = found.trainer.total_steps, requested.trainer.total_steps
     kept = requested.length.has_budget and steps <= (asked or steps)

@@ -57,7 +57,7 @@ def save_state(
         (temporary / "state.json").write_text(json.dumps(record), encoding="utf-8")
     # 新状态落盘之后才删旧的：任何时刻至少有一个完整的状态
     best = None if best_step is None else _name(best_step)
-    for old in _states(folder)[:-keep]:
+    for old in _entries(folder, "step-")[:-keep]:
         if old.name != best:
             shutil.rmtree(old, ignore_errors=True)
     return target
@@ -73,7 +73,7 @@ def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any]
     try:
         for leftover in _entries(folder, ".step-"):
             shutil.rmtree(leftover, ignore_errors=True)
-        for state in reversed(_states(folder)):
+        for state in reversed(_entries(folder, "step-")):
             reading = state
             if (record := _read_record(state)) is not None:
                 tensors = load_file(state / "tensors.safetensors")
@@ -108,10 +108,6 @@ def share_state(trainer: BertTrainer[Any]) -> None:
 
 def _name(step: int) -> str:
     return f"step-{step:09d}"
-
-
-def _states(folder: Path) -> list[Path]:
-    return _entries(folder, "step-")
 
 
 def _entries(folder: Path, prefix: str) -> list[Path]:

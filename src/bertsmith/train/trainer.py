@@ -173,7 +173,11 @@ class BertTrainer(Generic[ModelT]):
             return self._step_unread(output, norm)
         # 先检查再更新：坏的梯度绝不能进入权重，否则存下的状态也坏了；各进程的损失与梯度相同，判断必然一致
         if not torch.isfinite(norm) or not output.loss <= self.loss_limit:
-            return self._skip(output, norm)
+            self.skipped += 1
+            self.skipped_in_a_row += 1
+            what = f" (loss {float(output.loss):.4g}, gradient norm {float(norm):.4g})"
+            self._end_after_too_many(self.skipped_in_a_row, what)
+            return LossOutput(output.loss, {})
         # 范数没超过上限就不动梯度：乘以 1 也要把所有梯度读写一遍
         if norm > self.settings.clip_norm:
             nn.utils.clip_grads_with_norm_(self._parameters, self.settings.clip_norm, norm)
@@ -249,14 +253,6 @@ class BertTrainer(Generic[ModelT]):
         _, *rest = summed.unbind() if self.reads_late else summed.tolist()
         sums = {name: (rest[2 * i], rest[2 * i + 1]) for i, name in enumerate(running.totals)}
         return LossOutput(summed[0].float(), sums)
-
-    def _skip(self, output: LossOutput, norm: Tensor) -> LossOutput:
-        self.skipped += 1
-        self.skipped_in_a_row += 1
-        self._end_after_too_many(
-            self.skipped_in_a_row, f" (loss {float(output.loss):.4g}, gradient norm {float(norm):.4g})"
-        )
-        return LossOutput(output.loss, {})
 
     def _end_after_too_many(self, in_a_row: int, what: str) -> None:
         settings = self.settings
