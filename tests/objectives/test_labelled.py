@@ -252,17 +252,6 @@ def test_the_figures_are_those_of_a_hand_calculation():
     assert measure.sums["accuracy"] == (1, 2)  # the second start is right, its end is not
 
 
-def test_the_loss_of_a_sequence_does_not_depend_on_its_company(reader):
-    ids, types = sequences_of([4, 30])
-    alone = [
-        SpanObjective()(reader, LabelledBatch(RaggedBatch.from_sequences([one], [kinds]), torch.tensor([[3, 3]]))).loss
-        for one, kinds in zip(ids, types, strict=True)
-    ]
-    labels = torch.tensor([[3, 3], [3, 3]])
-    together = SpanObjective()(reader, LabelledBatch(RaggedBatch.from_sequences(ids, types), labels)).loss
-    torch.testing.assert_close(together, torch.stack(alone).mean(), atol=1e-5, rtol=0)
-
-
 def test_bf16_scores_are_summed_in_float32(reader):
     ids, types = sequences_of([20, 31])
     batch = LabelledBatch(RaggedBatch.from_sequences(ids, types), torch.tensor([[4, 6], [0, 0]]))

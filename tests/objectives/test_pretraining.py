@@ -1,22 +1,15 @@
 import copy
-import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertForMaskedLM, BertForPreTraining, family_named
 from bertsmith.objectives import (
-    CausalLMLoss,
     LossOutput,
-    MaskedLMLoss,
-    NSPLoss,
-    SOPLoss,
-    SpanBoundaryLoss,
     objective_named,
 )
 from bertsmith.objectives.pretraining import _REGISTERED, LanguageModel, LossTerm, PreTrainingObjective, register
@@ -96,24 +89,6 @@ def test_the_losses_and_gradients_of_the_ranks_add_up_to_one_process(village_sma
         torch.testing.assert_close(found.grad, expected.grad, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_the_parts_of_a_batch_add_up_too(village_small):
-    measured, stream_of, model = make(village_small, "mlm+nsp", MaskingSettings())
-    batch = next(stream_of())
-    whole = measured(model, batch).loss.item()
-    assert sum(measured(model, part).loss.item() for part in batch.split(3)) == pytest.approx(whole, rel=1e-5)
-
-
-@pytest.mark.parametrize("kind", [MaskedLMLoss, CausalLMLoss, SpanBoundaryLoss, NSPLoss, SOPLoss])
-def test_shares_of_a_batch_are_divided_by_the_whole(kind):
-    loss = kind()
-    torch.manual_seed(0)
-    logits, labels = torch.randn(10, 2), torch.randint(0, 2, (10,))
-    whole = loss(logits, labels).loss
-    assert whole.item() == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-6)
-    parts = [loss(logits[:3], labels[:3], total=10).loss, loss(logits[3:], labels[3:], total=10).loss]
-    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-6)
-
-
 def test_left_to_right_loss_by_hand(village_small):
     """log-softmax of each prefix's last state, token by token."""
     measured, stream_of, model = make(village_small, "ltr", MaskingSettings())
@@ -178,42 +153,6 @@ def test_the_span_head_stays_in_the_state_and_out_of_the_folder(village_small, t
         ours = model(batch.tokens, batch.masked_positions, masked_spans=batch.masked_spans)
         theirs = loaded(batch.tokens, batch.masked_positions)
     assert torch.equal(ours.mlm_logits, theirs if plain is BertForMaskedLM else theirs.mlm_logits)
-
-
-def test_a_model_keeps_the_names_of_earlier_states(village_small):
-    """A run of the first release goes on: its state has exactly these tensors."""
-    *_, model = make(village_small, "mlm+nsp", MaskingSettings())
-    assert isinstance(model, BertForPreTraining)
-    names = set(model.state_dict())
-    assert {name.split(".")[0] for name in names} == {"backbone", "masked_lm", "next_sentence"}
-    model.add_span_boundary()
-    assert {name for name in model.state_dict() if not name.startswith("span_boundary.")} == names
-
-
-def test_a_fresh_model_guesses_evenly_at_order(village_small):
-    measured, stream_of, model = make(village_small, "mlm+sop", MaskingSettings())
-    measure = measured(model.eval(), next(stream_of()))
-    value, count = measure.sums["sop_loss"]
-    assert value / count == pytest.approx(math.log(2), abs=0.1)
-
-
-def test_a_wrapped_model_is_trained_through_its_wrapper(village_small):
-    """Data parallelism hooks into the wrapper's forward, so nothing may go past it."""
-
-    class Wrapper(nn.Module):
-        def __init__(self, module):
-            super().__init__()
-            self.module, self.calls = module, 0
-
-        def forward(self, *arguments, **options):
-            self.calls += 1
-            return self.module(*arguments, **options)
-
-    for objective, masking in COMBINATIONS:
-        measured, stream_of, model = make(village_small, objective, masking)
-        wrapper = Wrapper(model)
-        measured(wrapper, next(stream_of()))
-        assert wrapper.calls == 1
 
 
 def test_impossible_objectives_are_refused():

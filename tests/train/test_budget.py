@@ -14,7 +14,6 @@ from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, family_named
-from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives.pretraining import _REGISTERED, objective_named
 from bertsmith.train.budget import SAMPLED_BATCHES, passes_over, steps_for, training_flops, with_dropout
 from bertsmith.train.choosing import DROPOUT, MANY_PASSES, recipe_for
@@ -31,12 +30,6 @@ def equal_batch(sequences, length, masked, *, label=0, spans=None):
     labels = torch.full((sequences,), label)
     draws = torch.linspace(0, 0.99, masked)
     return PreTrainingBatch(tokens, torch.arange(masked), torch.ones(masked, dtype=torch.int64), labels, spans, draws)
-
-
-def test_the_operations_of_equal_sequences_are_those_of_the_closed_form():
-    config = BertConfig.named("mini", vocab_size=30522)
-    costs = BatchCosts(config, 32, 128)
-    assert training_flops(config, equal_batch(32, 128, costs.num_masked)) == costs.training_flops
 
 
 @pytest.mark.parametrize(

@@ -58,17 +58,6 @@ def test_freezing_does_not_move_the_other_rates():
         assert group["lr"] == whole[name]
 
 
-def test_an_optimizer_moves_each_layer_at_its_own_rate():
-    model = classifier()
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = torch.optim.SGD(parameter_groups(model, 0.5, layer_decay=0.5, weight_decay=0.0))
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    for name, moved in (("classifier.linear.bias", 0.5), ("backbone.encoder.blocks.0.intermediate.bias", 0.0625)):
-        torch.testing.assert_close(before[name] - moved, model.get_parameter(name).detach())
-
-
 def test_the_trainers_optimizer_keeps_its_order_of_parameters():
     """Matrices, then vectors, each in the order of the model: saved training states count on it."""
     model = BertForPreTraining(BertConfig.named("2/64", vocab_size=30))

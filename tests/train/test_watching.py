@@ -12,7 +12,7 @@ from bertsmith.settings import values_of
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.monitor import MetricsLog, read_metrics
 from bertsmith.train.optimizer import learning_rate_at
-from bertsmith.train.pretraining import RunOptions, pretrain, verdict_on
+from bertsmith.train.pretraining import pretrain, verdict_on
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.report import write_run_report
 from bertsmith.train.tracking import tracker_named
@@ -78,18 +78,6 @@ def test_the_log_has_the_rate_with_which_each_step_was_taken(runs):
             warmup = round(trainer.warmup_share * steps)
             rate = learning_rate_at(row["step"] - 1, peak=trainer.learning_rate, warmup_steps=warmup, total_steps=steps)
             assert row["learning_rate"] == pytest.approx(rate)
-
-
-def test_utilisation_is_measured_on_the_tokens_of_one_pass(village, tmp_path, monkeypatch):
-    corpus, tokenizer, _ = village
-    seen = []
-    monkeypatch.setattr(
-        "bertsmith.train.pretraining.measure_matmul_flops", lambda _, tokens, *__: seen.append(tokens) or 1e15
-    )
-    recipe = RECIPE.changed(batch_tokens=128, phases=((16, 0.5), (32, 0.5)), steps=4)
-    pretrain(tmp_path, corpus, tokenizer, recipe, RunOptions(accumulate=2))
-    assert len(seen) == 2
-    assert all(128 - 32 < 2 * tokens <= 128 for tokens in seen)
 
 
 def test_the_report_of_a_run(runs, tmp_path):
