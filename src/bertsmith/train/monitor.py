@@ -122,13 +122,6 @@ class Throughput:
         elapsed = max(1e-9, time.monotonic() - self.started)
         return self._tokens / elapsed, self._matmul_seconds / elapsed
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leaves out the time that passes in the block: measuring the peak is no training."""
-        begun = time.monotonic()
-        yield
-        self.started += time.monotonic() - begun
-
 
 class StepProgress:
     """Shows how far a run is, in steps."""

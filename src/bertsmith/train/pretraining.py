@@ -494,11 +494,13 @@ class PreTrainingRun:
 
     def _measure_peak(self, batch: PreTrainingBatch) -> None:
         """Finds the speed that utilisation is measured by: a matmul of this model's width, on the tokens of a pass."""
-        with self.speed.paused():
-            dtype = torch.bfloat16 if self.recipe.model.precision == "bf16" else torch.float32
-            tokens = batch.tokens.num_tokens // min(self.options.accumulate, batch.tokens.num_sequences)
-            hidden_size, device = self.config.hidden_size, self.trainer.device
-            self.speed.peak = self.ranks.on_first(lambda: measure_matmul_flops(hidden_size, tokens, dtype, device))
+        begun = time.monotonic()
+        dtype = torch.bfloat16 if self.recipe.model.precision == "bf16" else torch.float32
+        tokens = batch.tokens.num_tokens // min(self.options.accumulate, batch.tokens.num_sequences)
+        hidden_size, device = self.config.hidden_size, self.trainer.device
+        self.speed.peak = self.ranks.on_first(lambda: measure_matmul_flops(hidden_size, tokens, dtype, device))
+        # 量峰值不是训练：这段时间不算
+        self.speed.started += time.monotonic() - begun
 
     def _seconds(self) -> float:
         return self.progress.seconds + time.monotonic() - self.speed.started

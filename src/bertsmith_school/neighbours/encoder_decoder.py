@@ -106,7 +106,7 @@ class EncoderDecoder(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         for module in (self.position, self.blocks):
             initialize_weights(module, config.initializer_range)
-        for table, amplitude in ((self.position, 0.2), (self.encoder.position_table, 0.1)):
+        for table, amplitude in ((self.position, 0.2), (self.encoder.embedding.position, 0.1)):
             # 位置从正弦波起步（论文 §3.5），幅度与词嵌入相当：再大，词就淹没在位置里，学不会抄写
             with torch.no_grad():
                 table.weight.copy_(amplitude * sinusoids(*table.weight.shape))
