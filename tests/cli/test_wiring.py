@@ -108,7 +108,7 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
     words = (
         f"vocab {tmp_path / 'a.txt'} --out {tmp_path / 'out'} --vocab-size 77 --min-frequency 3 --limit-alphabet 9"
         " --cased --unused 5 --token <url> --token <user> --workers 2 --encoding latin-1 --text-field body"
-        " --kind bpe --special-layout bert --sheet Articles"
+        " --kind bpe --sheet Articles"
     )
     values, named = told(bertsmith.data.corpus.vocabulary, "learn_tokenizer", *words.split())
     assert values == (["the man"],)
@@ -116,7 +116,6 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
     assert callable(named.pop("on_note"))
     assert named == {
         "kind": "bpe",
-        "special_layout": "bert",
         "vocab_size": 77,
         "lowercase": False,
         "min_frequency": 3,

@@ -106,11 +106,11 @@ def test_what_is_measured_is_what_the_task_reads_together(tiny_model, task, row,
     assert found.length_line.endswith(f"; {about}{longest > 32:d} are longer than the model reads (32), and {told}")
 
 
-@pytest.mark.parametrize("layout", ["bert", "roberta"])
-def test_special_tokens_are_those_of_the_family(layout):
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_special_tokens_are_those_of_the_family(kind):
     pytest.importorskip("tokenizers")
     pair = ("the man reads a book", "a book")
-    tokenizer = learn_tokenizer(pair, kind="bpe", vocab_size=300, special_layout=layout)
+    tokenizer = learn_tokenizer(pair, kind=kind, vocab_size=300)
     rows = [{"text": pair[0], "text_b": pair[1], "label": "x"}]
     examples = task_named("classify").spec.reader.read(rows)
     longest = look_at("classify", rows, examples, ReadingOptions(), tokenizer, 32).lengths.longest

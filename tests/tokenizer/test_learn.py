@@ -159,15 +159,17 @@ def test_word_counts_are_exact_when_they_do_not_fit_into_memory(workers: int, mo
     lines = [" ".join(words[start : start + 20]) for start in range(0, len(words), 20)]
     everything = Counter(words)
     by_rank = sorted(everything, key=lambda word: (-everything[word], word))
-    for order in (lines, lines[::-1]):
-        kept = count_words(order, Normalizer(), workers=workers, max_words=50).words
-        assert kept == {word: everything[word] for word in by_rank[:50]}
     assert count_words(lines, Normalizer(), workers=workers).words == everything
+    monkeypatch.setattr("bertsmith.tokenizer.count.MAX_WORDS", 50)
+    for order in (lines, lines[::-1]):
+        kept = count_words(order, Normalizer(), workers=workers).words
+        assert kept == {word: everything[word] for word in by_rank[:50]}
 
 
 def test_more_temporary_files_than_may_be_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr("bertsmith.tokenizer.count._BATCH_CHARS", 20)
+    monkeypatch.setattr("bertsmith.tokenizer.count.MAX_WORDS", 4)
     draw = random.Random(5)
     words = [f"w{draw.randrange(200)}" for _ in range(2000)]
     everything = Counter(words)
@@ -175,7 +177,7 @@ def test_more_temporary_files_than_may_be_open_at_once(monkeypatch: pytest.Monke
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))
     try:
-        kept = count_words(words, Normalizer(), max_words=4).words
+        kept = count_words(words, Normalizer()).words
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert kept == {word: everything[word] for word in by_rank[:4]}

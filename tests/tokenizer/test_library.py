@@ -26,13 +26,14 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 pre_tokenizers = tokenizers.pre_tokenizers
 
-# name: what is learned, in which layout, and the class of `transformers` that reads it
+# name: what is learned, whether with the other kind's special tokens, and the class of `transformers` that reads it
 FOLDERS = {
-    "roberta": ("bpe", "roberta", False, "RobertaTokenizer"),
-    "modernbert": ("bpe", "bert", False, "PreTrainedTokenizerFast"),
-    "xlm-roberta": ("unigram", "roberta", False, "XLMRobertaTokenizer"),
-    "albert": ("unigram", "bert", True, "AlbertTokenizer"),
+    "roberta": ("bpe", False, False, "RobertaTokenizer"),
+    "modernbert": ("bpe", True, False, "PreTrainedTokenizerFast"),
+    "xlm-roberta": ("unigram", True, False, "XLMRobertaTokenizer"),
+    "albert": ("unigram", False, True, "AlbertTokenizer"),
 }
+SPECIAL = {"[CLS]": "<s>", "[PAD]": "<pad>", "[SEP]": "</s>", "[UNK]": "<unk>", "[MASK]": "<mask>"}
 TEXTS = [
     "The man eats the bread, and the woman reads a book!",
     "",
@@ -54,15 +55,51 @@ def village(count=60):
 
 def saved(folder, name):
     """Lets `transformers` save the folder as the class that its published models have."""
-    kind, layout, lowercase, cls = FOLDERS[name]
+    kind, swapped, lowercase, cls = FOLDERS[name]
     texts = [*village(), *TEXTS, "今天天气很好，我们去公园。", FORGED]
-    learn_tokenizer(texts, kind=kind, vocab_size=700, lowercase=lowercase, special_layout=layout, min_frequency=1).save(
-        folder / "learned"
-    )
+    learned = learn_tokenizer(texts, kind=kind, vocab_size=700, lowercase=lowercase, min_frequency=1)
+    learned.save(folder / "learned")
     path = folder / "learned" / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": cls}))
+    if swapped:
+        swap_special(folder / "learned", kind)
     transformers.AutoTokenizer.from_pretrained(folder / "learned").save_pretrained(folder / "theirs")
     return folder / "theirs"
+
+
+def swap_special(folder, kind):
+    """Gives a vocabulary the special tokens of the other kind: as ModernBERT and XLM-R have them."""
+    names = SPECIAL if kind == "unigram" else {theirs: ours for ours, theirs in SPECIAL.items()}
+    for path in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
+        text = path.read_text()
+        for old, new in names.items():
+            text = text.replace(f'"{old}"', f'"{new}"')
+        path.write_text(text)
+    config = json.loads(path.read_text())
+    if kind == "unigram":
+        # `transformers` expects XLM-R's special tokens at these places
+        content, order = (
+            json.loads((folder / "tokenizer.json").read_text()),
+            ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        )
+        content["model"] |= {"unk_id": 3, "vocab": [[name, 0.0] for name in order] + content["model"]["vocab"][5:]}
+        content["added_tokens"] = [{**token, "id": order.index(token["content"])} for token in content["added_tokens"]]
+        content["post_processor"] = None
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+    made = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    cls, sep = ((config[role], made.token_to_id(config[role])) for role in ("cls_token", "sep_token"))
+    if kind == "unigram":
+        made.post_processor = tokenizers.processors.RobertaProcessing(sep, cls, add_prefix_space=False)
+        config["model_input_names"].remove("token_type_ids")
+    else:
+        pair = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1", "special_tokens": [cls, sep]}
+        trimmed = tokenizers.processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
+        made.post_processor = tokenizers.processors.Sequence(
+            [trimmed, tokenizers.processors.TemplateProcessing(**pair)]
+        )
+        config["model_input_names"].insert(1, "token_type_ids")
+    made.save(str(folder / "tokenizer.json"))
+    path.write_text(json.dumps(config))
 
 
 @pytest.fixture(scope="module", params=FOLDERS)
@@ -451,22 +488,6 @@ def test_offsets_are_where_the_piece_stands(first, adds_space, processor, tmp_pa
             assert text[start:end].strip() == ("" if tokenizer.vocab[index].strip("Ġ") == "" else piece)
         covered |= set(range(start, end))
     assert {place for place, char in enumerate(text) if not char.isspace()} <= covered
-
-
-@pytest.mark.parametrize("first", SPACED)
-def test_offsets_that_leave_letters_out_are_noticed_once_and_mended(first, tmp_path, monkeypatch):
-    """As the library gives them where it trims by itself: a folder is not believed before a text was looked at."""
-    text = "The man eats  bread, a b\u3000I am 12 years! x"
-    right = of_library(tmp_path, first).align_flat([text, "x", text])
-    monkeypatch.setattr("bertsmith.tokenizer.library._untrimmed", copy.deepcopy)
-    tokenizer = load_tokenizer(tmp_path)
-    # what trims is no longer told either, so that its offsets are taken as they are
-    tokenizer._trims = False
-    aligned = tokenizer.align_flat([text, "x", text])
-    assert tokenizer._loses == (first in ("Split", "Whitespace", "WhitespaceSplit"))
-    assert aligned.ids.tolist() == right.ids.tolist()
-    for start, end, wanted, last in zip(aligned.starts, aligned.ends, right.starts, right.ends, strict=True):
-        assert (start, end) == (wanted, last) or not text[wanted:last].strip()
 
 
 @pytest.mark.parametrize(

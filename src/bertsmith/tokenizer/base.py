@@ -11,6 +11,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -64,13 +65,13 @@ class Tokenizer(ABC):
     special_ids: frozenset[int]
     user_tokens: tuple[str, ...]
 
-    @abstractmethod
     def encode(self, text: str, *, parse_special: SpecialWord = False) -> list[int]:
         """Turns a text into ids in [0, vocab_size), without special tokens around them.
 
         Special tokens written in the text, such as `[MASK]`, are ordinary characters unless `parse_special` is set;
         `"mask"` takes the mask alone for one.
         """
+        return self.encode_batch([text], parse_special=parse_special)[0]
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> list[list[int]]:
@@ -81,20 +82,20 @@ class Tokenizer(ABC):
         """Turns many texts into two arrays: all ids one after another, and where each text starts and ends."""
 
     @abstractmethod
-    def align_flat(self, texts: Iterable[str]) -> FlatTokens:
-        """Turns many texts into arrays of ids, character offsets and word ids; special tokens are plain text."""
+    def align_flat(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> FlatTokens:
+        """Turns many texts into arrays of ids, character offsets and word ids; see `encode`."""
 
-    @abstractmethod
     def encode_words(self, words: Iterable[str]) -> FlatIds:
         """Turns words into ids, each by itself, as it is read in the midst of a text: after a space."""
+        return self.encode_flat(words)
 
-    @abstractmethod
     def align_words(self, texts: Iterable[str]) -> FlatTokens:
         """Finds the words of texts, and encodes each as `encode_words` does.
 
         A word lies between white space; a punctuation mark and a Chinese character are words by themselves. The places
         of the tokens are those of their word.
         """
+        return self.align_flat(texts)
 
     def normalized(self, word: str) -> str:
         """Returns a word as this tokenizer reads it, such as lower-cased."""
@@ -108,9 +109,9 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Joins ids to readable text."""
 
-    @abstractmethod
     def piece_text(self, index: int) -> str:
         """Returns a piece as a person reads it: without the signs for a space that some vocabularies keep in it."""
+        return self.vocab[index]
 
     @abstractmethod
     def with_pieces(self: TokenizerT, pieces: Sequence[str], user_tokens: Sequence[str] = ()) -> TokenizerT:
@@ -139,20 +140,15 @@ class Tokenizer(ABC):
         """Tells which pieces of a text continue the word of the piece before them."""
         return self.continuing[ids]
 
-    @abstractmethod
-    def _tokens(self, text: str, *, parse_special: SpecialWord) -> Tokens:
-        """Returns the tokens of a text with their places."""
-
-    def _aligned(
-        self, samples: Sequence[tuple[str, str | None]], *, parse_special: SpecialWord
-    ) -> Iterator[tuple[Tokens, Tokens | None]]:
-        """Yields the tokens of texts and their second texts, one sample after the other."""
-        held: tuple[str, Tokens] | None = None
-        for first, second in samples:
-            # 一个问题常配许多文档：问题只切一次
-            if held is None or held[0] != first:
-                held = first, self._tokens(first, parse_special=parse_special)
-            yield held[1], None if second is None else self._tokens(second, parse_special=parse_special)
+    def _aligned(self, texts: Iterable[str], *, parse_special: SpecialWord) -> dict[str, Tokens]:
+        """Returns the tokens of each text."""
+        # 一个问题常配许多文档：同样的文本只切一次
+        distinct = list(dict.fromkeys(texts))
+        flat = self.align_flat(distinct, parse_special=parse_special)
+        offsets = list(zip(flat.starts.tolist(), flat.ends.tolist(), strict=True))
+        ids, word_ids, bounds = flat.ids.tolist(), flat.word_ids.tolist(), pairwise(flat.bounds.tolist())
+        parts = (Tokens(ids[start:end], offsets[start:end], word_ids[start:end]) for start, end in bounds)
+        return dict(zip(distinct, parts, strict=True))
 
     def encode_stream(self, texts: Iterable[str], *, workers: int = 1) -> Iterator[FlatIds]:
         """Turns a corpus of any size into arrays, in batches of about a million characters, in order."""
@@ -221,8 +217,10 @@ class Tokenizer(ABC):
         around = self.template if add_special_tokens else replace(self.template, before=(), between=(), after=())
         layout = Layout(around, pad_id, limit, truncation, filled, stride, overflows)
         with collector_paused():
-            # 逐条生成：一条的中间结果用完即释放，内存总是热的
-            encoding = build_rows(self._aligned(samples, parse_special=parse_special), layout)
+            given = (text for sample in samples for text in sample if text is not None)
+            tokens = self._aligned(given, parse_special=parse_special)
+            pairs = ((tokens[first], None if second is None else tokens[second]) for first, second in samples)
+            encoding = build_rows(pairs, layout)
         for name, is_wanted in (
             ("attention_mask", return_attention_mask),
             ("token_type_ids", return_token_type_ids),

@@ -32,15 +32,16 @@ _CACHE_CAPACITY = 3 << 20
 
 
 class WordCounts(NamedTuple):
-    """The words of a text and, apart from them, what is in words of more than `max_word_chars` characters.
+    """The words of a text of `chars` characters and, apart, the `long_words` of more than `max_word_chars` characters.
 
-    `parts` counts the stretches of that length that these are cut into; `long_share` is their share of the characters.
+    `parts` counts the stretches of that length that these are cut into.
     """
 
+    chars: int
     words: dict[str, int]
     parts: dict[str, int]
     long_words: int
-    long_share: float
+    long_chars: int
 
 
 def count_words(
@@ -50,21 +51,17 @@ def count_words(
     workers: int = 1,
     max_word_chars: int = 100,
     user_tokens: tuple[str, ...] = (),
-    max_words: int = MAX_WORDS,
     on_text: Callable[[int], None] | None = None,
 ) -> WordCounts:
-    """Counts the normalised words of a corpus, in one pass.
+    """Counts the normalised words of a corpus, in one pass; longer ones than `max_word_chars` apart, in parts.
 
-    Args:
-        texts: any cut into strings gives the same counts as long as no word is cut.
-        max_word_chars: longer words are counted apart, in parts.
-        max_words: distinct words in memory and in the result; of more, the most frequent ones are kept (ties broken
-            by the text of the word), counted exactly.
+    Any cut of the texts gives the same counts as long as no word is cut. Of more than `MAX_WORDS` distinct words the
+    most frequent ones are kept (ties broken by the text of the word), counted exactly.
     """
     counter = _BatchCounter(normalizer, max_word_chars, user_tokens)
     done = long_words = long_chars = 0
     with tempfile.TemporaryDirectory(prefix="bertsmith-words-") as folder:
-        totals, parts = (_Totals(Path(folder), name, max_words) for name in ("words", "parts"))
+        totals, parts = (_Totals(Path(folder), name) for name in ("words", "parts"))
         for batch in parallel_map(counter, split_batches(texts, _BATCH_CHARS), workers=workers):
             totals.add(batch.words)
             parts.add(batch.parts)
@@ -73,15 +70,7 @@ def count_words(
             long_chars += batch.long_chars
             if on_text is not None:
                 on_text(done)
-        return WordCounts(totals.result(), parts.result(), long_words, long_chars / max(1, done))
-
-
-class _BatchCounts(NamedTuple):
-    chars: int
-    words: dict[str, int]
-    parts: dict[str, int]
-    long_words: int
-    long_chars: int
+        return WordCounts(done, totals.result(), parts.result(), long_words, long_chars)
 
 
 class _BatchCounter:
@@ -97,7 +86,7 @@ class _BatchCounter:
     def __reduce__(self) -> tuple[type["_BatchCounter"], tuple[Normalizer, int, tuple[str, ...]]]:
         return _BatchCounter, self._settings
 
-    def __call__(self, texts: list[str]) -> _BatchCounts:
+    def __call__(self, texts: list[str]) -> WordCounts:
         stretches: Iterable[str] = texts
         if self._written is not None:
             stretches = chain.from_iterable(map(self._written.stretches, texts))
@@ -118,16 +107,15 @@ class _BatchCounter:
                 words = tuple(word for word in words if len(word) <= most)
             for word in words:
                 counts[word] = known(word, 0) + count
-        return _BatchCounts(sum(map(len, texts)), counts, dict(parts), long_words, long_chars)
+        return WordCounts(sum(map(len, texts)), counts, dict(parts), long_words, long_chars)
 
 
 class _Totals:
     """The sums of many counts: in memory as long as there is room, else in sorted files, never approximate."""
 
-    def __init__(self, folder: Path, name: str, max_words: int) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
-        self._max_words = max_words
         self._words: dict[str, int] = {}
         # 第 n 层的每个文件由 64 个上一层的文件归并而成：每个词只重写几遍，而不是每次归并都从头写
         self._levels: list[list[Path]] = []
@@ -137,7 +125,7 @@ class _Totals:
         words, known = self._words, self._words.get
         for word, count in counts.items():
             words[word] = known(word, 0) + count
-        if len(words) > self._max_words:
+        if len(words) > MAX_WORDS:
             self._write_words()
 
     def result(self) -> dict[str, int]:
@@ -147,7 +135,7 @@ class _Totals:
         runs = list(chain.from_iterable(self._levels))
         # 读两遍：先统计每种词频有多少个词，定出门槛；再取过线的词。内存里只放得下的那些才会出现
         tally = Counter(count for _, count in _merged(runs))
-        room = self._max_words
+        room = MAX_WORDS
         threshold = 0
         for count in sorted(tally, reverse=True):
             if tally[count] > room:

@@ -106,6 +106,8 @@ class FlatTokens(NamedTuple):
 
 def join_tokens(parts: Sequence[FlatTokens]) -> FlatTokens:
     """Puts the tokens of several batches of texts one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
     empty = np.zeros(0, dtype=np.int32)
     columns = {
         name: np.concatenate([empty, *(getattr(part, name) for part in parts)])
@@ -188,8 +190,6 @@ class Layout:
             )
         if self.padding not in ("longest", "max_length", False):
             raise InputError(f"padding={self.padding!r} is unknown; use 'longest', 'max_length' or False")
-        if self.padding == "max_length" and self.max_length is None:
-            raise InputError("padding='max_length' needs max_length; give it, or use padding='longest'")
         if self.padding and self.pad_id is None:
             raise InputError("the vocabulary has no [PAD], so rows cannot be padded; use padding=False")
         if self.stride < 0:

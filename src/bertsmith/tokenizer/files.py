@@ -69,6 +69,8 @@ _BERT_CLASSES = (
 )
 # 编号的空缺要用占位符填满：多到不像话的不信
 _MOST_VACANT = 1 << 20
+MATCHED_AS_WRITTEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+"""Flags of an added token that is found wherever it is written, before any other rule."""
 _ROLES = tuple(f"{role}_token" for role in SpecialTokens._fields)
 
 
@@ -76,24 +78,22 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
     """Reads a tokenizer folder, or a vocabulary file alone."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt")
-    folder = path if path.is_dir() else None
-    vocab_file, json_file = path, path
-    config: dict[str, Any] = {}
-    config_file = path
-    if folder is not None:
-        vocab_file, json_file, config_file = (
-            folder / name for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
-        )
-        config = read_config(folder)
-        _check_rules(config, folder, config_file, has_rules=json_file.is_file())
-    elif path.suffix != ".json":
+    is_folder = path.is_dir()
+    if not is_folder and path.suffix != ".json":
         return read_vocab(path, BERT_TOKENS.unk), Settings()
+    vocab_file, json_file, config_file = (
+        path / name if is_folder else path for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
+    )
+    config = read_config(path)
+    if is_folder:
+        _check_rules(config, path, config_file, has_rules=json_file.is_file())
     settings = Settings(special_tokens=SpecialTokens(**special_names(config, config_file)))
     content: dict[str, Any] = {}
     if json_file.is_file():
         content = _read_json(json_file)
         vocab, settings = _parse_json_tokenizer(content, settings, json_file)
-    if vocab_file.is_file() and folder is not None:
+    has_vocab = is_folder and vocab_file.is_file()
+    if has_vocab:
         vocab = read_vocab(vocab_file, settings.special_tokens.unk)
     elif not content:
         raise InputError(f"{path}: holds neither vocab.txt nor tokenizer.json; give a tokenizer folder or a vocab.txt")
@@ -114,10 +114,10 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
             f"{config_file}: added_tokens_decoder is not a table of ids and tokens; save the tokenizer again"
         )
     added += [({**token, "id": int(index)}, config_file) for index, token in rows]
-    if folder is not None and "added_tokens_decoder" not in config:
-        added += _older_added_tokens(config, folder / "added_tokens.json")
+    if is_folder and "added_tokens_decoder" not in config:
+        added += _older_added_tokens(config, path / "added_tokens.json")
     vocab, settings = _add_tokens(vocab, settings, added)
-    if content and folder is not None and vocab_file.is_file():
+    if content and has_vocab:
         # 加进来的词元可能也列在词表里：接好之后再比
         _check_same_ids(vocab, vocab_file, content["model"]["vocab"], json_file)
     return vocab, settings
@@ -211,9 +211,8 @@ def _json_tokenizer(ids: dict[str, int], settings: Settings) -> dict[str, Any]:
 
 def _added_tokens(ids: dict[str, int], settings: Settings) -> list[dict[str, Any]]:
     """Describes the special tokens and the user's, in the order of their ids."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     tokens = [
-        {"id": ids[token], "content": token, **flags, "special": special}
+        {"id": ids[token], "content": token, **MATCHED_AS_WRITTEN, "special": special}
         for special, group in ((True, settings.special_tokens), (False, settings.user_tokens))
         for token in group
         if token in ids
@@ -249,12 +248,24 @@ def _parse_json_tokenizer(content: dict[str, Any], settings: Settings, path: Pat
         special_tokens=settings.special_tokens._replace(unk=unk),
         max_word_chars=longest,
     )
+    vocab = in_order_of_ids(ids)
+    check_vocab(vocab, str(path), settings.special_tokens.unk)
+    return vocab, settings
+
+
+def in_order_of_ids(ids: Mapping[str, int]) -> list[str]:
+    """Lists pieces by their ids."""
     # 编号可以有空缺（词表有重复片段时，前一个位置无人使用），空缺处放占位符，后面的编号才不会错位
     vocab = [f"[vacant{index}]" for index in range(max(ids.values(), default=-1) + 1)]
     for piece, index in ids.items():
         vocab[index] = piece
-    check_vocab(vocab, str(path), settings.special_tokens.unk)
-    return vocab, settings
+    return vocab
+
+
+def check_added_token(token: Any, place: Path | str) -> None:
+    """Refuses a token in a file that is no text with an id."""
+    if not isinstance(token, dict) or not isinstance(token.get("content"), str) or type(token.get("id")) is not int:
+        raise InputError(f"{place}: an added token has no text or no id: {str(token)[:60]}; save the tokenizer again")
 
 
 def _add_tokens(
@@ -263,8 +274,7 @@ def _add_tokens(
     """Takes over the tokens that were added to a vocabulary: ids past its end, and tokens to match as written."""
     user_tokens: list[str] = []
     for token, path in added:
-        if not isinstance(token, dict) or not isinstance(token.get("content"), str) or type(token.get("id")) is not int:
-            raise InputError(f"{path}: an added token has no text or no id: {str(token)[:60]}")
+        check_added_token(token, path)
     # 按 id 从小到大接：词表之后的词元必须首尾相连，中间不能有空位
     for token, path in sorted(added, key=lambda item: item[0]["id"]):
         content, index = token["content"], token["id"]

@@ -4,8 +4,8 @@
   as well: what is kept in memory are the distinct words
 - the same text gives the same file, byte for byte. The library's Unigram trainer adds floating-point numbers in the
   order of a hash table, so its scores differ from run to run; they are rounded and put in order
-- special tokens stand first and in one of two layouts: `roberta` (`<s> <pad> </s> <unk> <mask>`, ids 0 to 4, texts of a
-  pair in one segment) or `bert` (`[PAD] [UNK] [CLS] [SEP] [MASK]`, the second text in segment 1)
+- special tokens stand first: of byte-level BPE RoBERTa's (`<s> <pad> </s> <unk> <mask>`, ids 0 to 4, texts of a pair in
+  one segment), else BERT's (`[PAD] [UNK] [CLS] [SEP] [MASK]`, the second text in segment 1)
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 from bertsmith.errors import InputError
@@ -29,11 +28,9 @@ from bertsmith.tokenizer.settings import BERT_TOKENS, SpecialTokens, check_user_
 from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
 
 TokenizerKind = Literal["wordpiece", "bpe", "unigram"]
-SpecialLayout = Literal["bert", "roberta"]
 
-_NAMES = {"bert": BERT_TOKENS, "roberta": SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")}
-_ORDER: dict[str, tuple[str, ...]] = {"bert": BERT_TOKENS, "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
-_USUAL: dict[str, SpecialLayout] = {"bpe": "roberta", "unigram": "bert"}
+_NAMES = {"bpe": SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>"), "unigram": BERT_TOKENS}
+_ORDER: dict[str, tuple[str, ...]] = {"bpe": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "unigram": BERT_TOKENS}
 _BATCH_CHARS = 1 << 18
 _SCORE_DIGITS = 6
 _CHARACTER_STEP = 1e-4
@@ -48,7 +45,6 @@ def learn_tokenizer(
     vocab_size: int = 30522,
     lowercase: bool = True,
     min_frequency: int = 2,
-    special_layout: SpecialLayout | None = None,
     limit_alphabet: int | None = None,
     num_unused: int = 0,
     user_tokens: Sequence[str] = (),
@@ -65,7 +61,6 @@ def learn_tokenizer(
         vocab_size: most pieces; the vocabulary is smaller where the text supports no more.
         lowercase: lower-case words and strip accents.
         min_frequency: a pair seen less often is not merged; `unigram` has no such limit.
-        special_layout: which special tokens, see above; None takes what is usual for the kind.
         limit_alphabet: keep only the most frequent characters; words with others become `[UNK]`; `wordpiece` only.
         num_unused: reserve this many `[unusedN]` places after `[PAD]`; `wordpiece` only.
         user_tokens: tokens that are to be one piece wherever they are written, such as `<url>`.
@@ -90,8 +85,6 @@ def learn_tokenizer(
             on_note(f"special tokens stand in the text as words ({listed}); they are {treated}, never ids of their own")
 
     if kind == "wordpiece":
-        if special_layout not in (None, "bert"):
-            raise InputError("a WordPiece vocabulary has BERT's special tokens; leave special_layout out")
         learned = WordPieceTokenizer.train(
             texts,
             vocab_size=vocab_size,
@@ -108,15 +101,12 @@ def learn_tokenizer(
         return learned
     if limit_alphabet is not None or num_unused:
         raise InputError(f"limit_alphabet and num_unused belong to wordpiece; leave them out for {kind}")
-    layout = special_layout or _USUAL[kind]
-    if layout not in _ORDER:
-        raise InputError(f"special_layout {layout!r} is unknown; use {' or '.join(_ORDER)}")
-    users = check_user_tokens(user_tokens, _ORDER[layout])
+    users = check_user_tokens(user_tokens, _ORDER[kind])
     library = import_library()
     made = _untrained(library, kind, lowercase)
     # 掩码的词片带着它前面的空格，所以 [MASK] 也吞掉自己前面的空格
-    mask = _NAMES[layout].mask
-    special = [library.AddedToken(name, lstrip=name == mask, special=True) for name in _ORDER[layout]]
+    mask = _NAMES[kind].mask
+    special = [library.AddedToken(name, lstrip=name == mask, special=True) for name in _ORDER[kind]]
     feed = _Feed(texts, on_progress, cut=kind == "unigram")
     settings: dict[str, Any] = {
         "vocab_size": vocab_size - len(users),
@@ -129,22 +119,25 @@ def learn_tokenizer(
             raise _too_small(vocab_size, len(special) + len(users), f"{len(alphabet)} bytes")
         trainer = library.trainers.BpeTrainer(**settings, min_frequency=min_frequency, initial_alphabet=alphabet)
     else:
-        trainer = library.trainers.UnigramTrainer(**settings, unk_token=_NAMES[layout].unk)
-    with _all_cores():
-        try:
-            made.train_from_iterator(feed, trainer)
-        except Exception as error:
-            if "not large enough" not in str(error):
-                raise
-            raise _too_small(vocab_size, len(special) + len(users), "the characters of this text") from None
+        trainer = library.trainers.UnigramTrainer(**settings, unk_token=_NAMES[kind].unk)
+    # 学习时不派生进程：让库用上所有的核；载入库时已经设过这一项
+    before, os.environ["TOKENIZERS_PARALLELISM"] = os.environ["TOKENIZERS_PARALLELISM"], "true"
+    try:
+        made.train_from_iterator(feed, trainer)
+    except Exception as error:
+        if "not large enough" not in str(error):
+            raise
+        raise _too_small(vocab_size, len(special) + len(users), "the characters of this text") from None
+    finally:
+        os.environ["TOKENIZERS_PARALLELISM"] = before
     tell_written()
     if not feed.has_words:
         raise InputError("the texts hold no words to learn a vocabulary from; give at least one line of text")
     if on_progress is not None:
         on_progress("merging", made.get_vocab_size(), made.get_vocab_size())
-    made.post_processor = _processor(library, layout, made)
+    made.post_processor = _processor(library, kind, made)
     made.add_tokens([library.AddedToken(token, normalized=False) for token in users])
-    return LibraryTokenizer(_in_order(made, len(special)), _config(layout))
+    return LibraryTokenizer(_in_order(made, len(special)), _config(kind))
 
 
 def _without_special(
@@ -215,18 +208,14 @@ def _untrained(library: Any, kind: str, lowercase: bool) -> Any:
     return made
 
 
-def _processor(library: Any, layout: str, made: Any) -> Any:
-    names = _NAMES[layout]
+def _processor(library: Any, kind: str, made: Any) -> Any:
+    names = _NAMES[kind]
     cls, sep = ((name, made.token_to_id(name)) for name in (names.cls, names.sep))
-    if layout == "roberta":
+    if kind == "bpe":
         return library.processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
-    template = library.processors.TemplateProcessing(
+    return library.processors.TemplateProcessing(
         single=f"{cls[0]} $A {sep[0]}", pair=f"{cls[0]} $A {sep[0]} $B:1 {sep[0]}:1", special_tokens=[cls, sep]
     )
-    if isinstance(made.model, library.models.Unigram):
-        return template
-    trimmed = library.processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
-    return library.processors.Sequence([trimmed, template])
 
 
 def _in_order(made: Any, num_special: int) -> str:
@@ -250,12 +239,12 @@ def _in_order(made: Any, num_special: int) -> str:
     return dump_json(content)
 
 
-def _config(layout: str) -> dict[str, Any]:
+def _config(kind: str) -> dict[str, Any]:
     # 两段同属一个句段的模型没有句段向量：transformers 也就不要给出 token_type_ids
-    types = [] if layout == "roberta" else ["token_type_ids"]
+    types = [] if kind == "bpe" else ["token_type_ids"]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{role}_token": name for role, name in _NAMES[layout]._asdict().items()},
+        **{f"{role}_token": name for role, name in _NAMES[kind]._asdict().items()},
         "model_input_names": ["input_ids", *types, "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
@@ -265,15 +254,3 @@ def _too_small(vocab_size: int, reserved: int, alphabet: str) -> AlphabetError:
     return AlphabetError(
         f"a vocabulary of {vocab_size} cannot hold the {reserved} reserved tokens and {alphabet}; give it more"
     )
-
-
-@contextmanager
-def _all_cores() -> Iterator[None]:
-    """Lets the library count with threads: nothing is forked while it learns."""
-    # 载入库时已经设过
-    before = os.environ["TOKENIZERS_PARALLELISM"]
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    try:
-        yield
-    finally:
-        os.environ["TOKENIZERS_PARALLELISM"] = before

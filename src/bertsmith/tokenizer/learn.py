@@ -15,7 +15,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files import HALF_CHARACTER
@@ -55,15 +54,6 @@ class VocabularySettings(Checked):
     )
 
 
-class Learned(NamedTuple):
-    """A vocabulary, the longest word that it reads, and how many words of its text exceed `MAX_WORD_CHARS`."""
-
-    vocab: list[str]
-    max_word_chars: int
-    long_words: int
-    long_share: float
-
-
 def learn_vocab(
     texts: Iterable[str],
     normalizer: Normalizer,
@@ -71,8 +61,9 @@ def learn_vocab(
     *,
     workers: int = 1,
     on_progress: Progress | None = None,
-) -> Learned:
-    """Learns a vocabulary from texts, read once: counts words, then merges pieces.
+    on_note: Note | None = None,
+) -> tuple[list[str], int]:
+    """Learns a vocabulary from texts, read once: counts words, then merges pieces; says the longest word it reads.
 
     The vocabulary is `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
     sorted, the learned pieces in merge order. It is smaller than `vocab_size` where the words support no more.
@@ -90,17 +81,22 @@ def learn_vocab(
         user_tokens=settings.user_tokens,
         on_text=lambda done: tell("counting", done, 0),
     )
-    words, is_long = counted.words, counted.long_share >= LEAST_LONG_SHARE
+    words, long_share = counted.words, counted.long_chars / max(1, counted.chars)
+    is_long = long_share >= LEAST_LONG_SHARE
+    if counted.long_words and on_note is not None:
+        what = f"{counted.long_words:,} words of more than {MAX_WORD_CHARS} characters"
+        done = "are learned from in parts" if is_long else "are left out, as [UNK]"
+        on_note(f"{what} ({long_share:.1%} of the text) {done}; for text without spaces try --kind unigram")
     if is_long:
         # 不用空格的文字（泰文、DNA）整行就是一个“词”：切成几段来学，不能当作没有
         words = dict(Counter(words) + Counter(counted.parts))
     # 孤立的代理字符（JSON 里半个 😀）写不进 UTF-8 的词表；含它的词编码时反正是 [UNK]，不学
-    if HALF_CHARACTER.search("".join(set().union(*words))):
-        words = {word: count for word, count in words.items() if not HALF_CHARACTER.search(word)}
+    words = {word: count for word, count in words.items() if not HALF_CHARACTER.search(word)}
     if not words:
         raise InputError("the texts hold no words to learn a vocabulary from; give at least one line of text")
-    kept = _frequent_characters(words, settings.limit_alphabet)
+    kept = set[str]().union(*words)
     if settings.limit_alphabet is not None:
+        kept = _frequent_characters(words, settings.limit_alphabet)
         words = {word: count for word, count in words.items() if kept.issuperset(word)}
     pad, *special = BERT_TOKENS
     head = [pad, *unused_tokens(settings.num_unused), *special, *settings.user_tokens]
@@ -116,8 +112,7 @@ def learn_vocab(
     with collector_paused():
         on_piece = functools.partial(tell, "merging")
         vocab = merge_pairs(words, head, alphabet, settings.vocab_size, settings.min_frequency, on_piece)
-    most = MOST_WORD_CHARS if is_long else MAX_WORD_CHARS
-    return Learned(vocab, most, counted.long_words, counted.long_share)
+    return vocab, MOST_WORD_CHARS if is_long else MAX_WORD_CHARS
 
 
 def unused_tokens(count: int) -> list[str]:
@@ -125,9 +120,7 @@ def unused_tokens(count: int) -> list[str]:
     return [f"[unused{number}]" for number in range(count)]
 
 
-def _frequent_characters(words: Mapping[str, int], limit: int | None) -> set[str]:
-    if limit is None:
-        return set().union(*words)
+def _frequent_characters(words: Mapping[str, int], limit: int) -> set[str]:
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for char in word:
@@ -171,13 +164,14 @@ def merge_pairs(
     """
     pieces = [*head, *alphabet]
     taken = set(pieces)
-    symbols = _Symbols()
-    spelled, counts = _spell(words, symbols)
+    symbol_of = _symbols()
+    spelled, counts = _spell(words, symbol_of)
+    piece_of = {symbol: piece for piece, symbol in symbol_of.items()}
     pair_counts, places = _count_pairs(spelled, counts)
 
     def entry(pair: str) -> tuple[int, str, str, str]:
         # 同频时按两个片段的文本排序，结果才与读入顺序无关
-        return -pair_counts[pair], symbols.piece(pair[0]), symbols.piece(pair[1]), pair
+        return -pair_counts[pair], piece_of[pair[0]], piece_of[pair[1]], pair
 
     heap = [entry(pair) for pair, count in pair_counts.items() if count >= min_frequency]
     heapq.heapify(heap)
@@ -195,41 +189,29 @@ def merge_pairs(
             pieces.append(merged)
             if on_piece is not None and len(pieces) % _TELL_EVERY == 0:
                 on_piece(len(pieces), size)
-        for grown in _merge_pair(pair, symbols.symbol(merged), spelled, counts, pair_counts, places):
+        piece_of[symbol_of[merged]] = merged
+        for grown in _merge_pair(pair, symbol_of[merged], spelled, counts, pair_counts, places):
             if pair_counts[grown] >= min_frequency:
                 heapq.heappush(heap, entry(grown))
     return pieces
 
 
-class _Symbols:
-    """One character for every piece, in the order in which they turn up."""
-
-    def __init__(self) -> None:
-        # 跳过代理区：内存里虽无妨，但换一种实现就可能出错
-        self._free = (chr(place) for place in range(sys.maxunicode + 1) if place not in _SURROGATES)
-        self._symbols: dict[str, str] = {}
-        self._pieces: dict[str, str] = {}
-
-    def symbol(self, piece: str) -> str:
-        symbol = self._symbols.get(piece)
-        if symbol is None:
-            symbol = self._symbols[piece] = next(self._free)
-            self._pieces[symbol] = piece
-        return symbol
-
-    def piece(self, symbol: str) -> str:
-        return self._pieces[symbol]
+def _symbols() -> defaultdict[str, str]:
+    """Makes a table that gives every piece a character of its own, in the order in which they are asked for."""
+    # 跳过代理区：内存里虽无妨，但换一种实现就可能出错
+    free = (chr(place) for place in range(sys.maxunicode + 1) if place not in _SURROGATES)
+    return defaultdict(lambda: next(free))
 
 
-def _spell(words: Mapping[str, int], symbols: _Symbols) -> tuple[list[str], list[int]]:
+def _spell(words: Mapping[str, int], symbol_of: defaultdict[str, str]) -> tuple[list[str], list[int]]:
     """Spells every word of at least two characters in one-character pieces; with the counts beside."""
     spelled: list[str] = []
     counts: list[int] = []
-    inside = {char: symbols.symbol("##" + char) for char in sorted(set().union(*(word[1:] for word in words)))}
+    inside = {char: symbol_of["##" + char] for char in sorted(set().union(*(word[1:] for word in words)))}
     table = str.maketrans(inside)
     for word in sorted(words):
         if len(word) > 1:
-            spelled.append(symbols.symbol(word[0]) + word[1:].translate(table))
+            spelled.append(symbol_of[word[0]] + word[1:].translate(table))
             counts.append(words[word])
     return spelled, counts
 

@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,15 +31,21 @@ from numpy.typing import NDArray
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import HALF_CHARACTER, make_folder, write_text
 from bertsmith.tokenizer.base import SpecialWord, Tokenizer
-from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, Tokens, join_tokens, no_text, split_batches
-from bertsmith.tokenizer.files import dump_json, read_length_limit
+from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, join_tokens, no_text, split_batches
+from bertsmith.tokenizer.files import (
+    MATCHED_AS_WRITTEN,
+    check_added_token,
+    dump_json,
+    in_order_of_ids,
+    read_length_limit,
+    special_names,
+)
 from bertsmith.tokenizer.normalize import CJK, Normalizer, is_standalone
 from bertsmith.tokenizer.settings import BERT_TOKENS, SpecialTokens, check_user_tokens
 
 _BATCH_CHARS = 1 << 16
 _CHINESE = re.compile(f"[{CJK}]")
 _SPACES = [code for code in range(0x3001) if chr(code).isspace()]
-_ROLES = SpecialTokens._fields
 
 
 class LibraryTokenizer(Tokenizer):
@@ -52,14 +58,12 @@ class LibraryTokenizer(Tokenizer):
         """Reads the text of a `tokenizer.json`, and what `tokenizer_config.json` says; messages name `place`."""
         library = import_library()
         self._place, self._config, self.model_max_length = place, dict(config), read_length_limit(config)
-        names = {role: name for role in _ROLES if (name := _plain(config.get(f"{role}_token"))) is not None}
+        names = special_names(self._config, Path(place).with_name("tokenizer_config.json"))
         content, self._source = parse_library_json(source, names, place)
         self.kind = str(content["model"]["type"])
         added: list[dict[str, Any]] = content["added_tokens"]
         self.piece_to_id = _ids_of(content["model"]["vocab"]) | {token["content"]: token["id"] for token in added}
-        self.vocab = [f"[vacant{index}]" for index in range(max(self.piece_to_id.values(), default=-1) + 1)]
-        for piece, index in self.piece_to_id.items():
-            self.vocab[index] = piece
+        self.vocab = in_order_of_ids(self.piece_to_id)
         # 库按词片里的空格记号裁掉开头的字符，而那个空格常是它自己加的：不让它裁，由我们对着原文裁
         self._trims = any(node.get("trim_offsets") for node in find_nodes(content.get("post_processor")))
         self._plain_text = _built_for_text(library, content, place)
@@ -104,30 +108,23 @@ class LibraryTokenizer(Tokenizer):
         special[sorted(self.special_ids | {self.piece_to_id[token] for token in self.user_tokens})] = True
         return word_borders(self.vocab, json.loads(self._source), special)
 
-    def encode(self, text: str, *, parse_special: SpecialWord = False) -> list[int]:
-        """Turns a text into ids, without special tokens around them; see `Tokenizer.encode`."""
-        if not isinstance(text, str):
-            raise no_text(text, "the text")
-        return self._rows([text], parse_special=parse_special)[0]
-
     def encode_batch(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> list[list[int]]:
         """Turns many texts into lists of ids; see `Tokenizer.encode`."""
-        batches = split_batches(texts, _BATCH_CHARS)
-        return list(chain.from_iterable(self._rows(batch, parse_special=parse_special) for batch in batches))
+        rows: list[list[int]] = []
+        for batch in split_batches(texts, _BATCH_CHARS):
+            rows += [row.ids for row in self._encodings(batch, parse_special=parse_special, need_offsets=False)]
+        return rows
 
     def encode_flat(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> FlatIds:
         """Turns many texts into two arrays: all ids one after another, and where each text starts and ends."""
-        ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
-        sizes: list[int] = [0]
-        for batch in split_batches(texts, _BATCH_CHARS):
-            rows = self._rows(batch, parse_special=parse_special)
-            sizes += map(len, rows)
-            ids.append(np.fromiter(chain.from_iterable(rows), np.int32, sum(map(len, rows))))
-        return FlatIds(np.concatenate(ids), np.cumsum(sizes, dtype=np.int64))
+        rows = self.encode_batch(texts, parse_special=parse_special)
+        bounds = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return FlatIds(np.fromiter(chain.from_iterable(rows), np.int32, int(bounds[-1])), bounds)
 
-    def align_flat(self, texts: Iterable[str]) -> FlatTokens:
-        """Turns many texts into arrays of ids, character offsets and word ids; special tokens are plain text."""
-        return join_tokens([self._align_batch(batch) for batch in split_batches(texts, _BATCH_CHARS)])
+    def align_flat(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> FlatTokens:
+        """Turns many texts into arrays of ids, character offsets and word ids."""
+        batches = split_batches(texts, _BATCH_CHARS)
+        return join_tokens([self._align_batch(batch, parse_special=parse_special) for batch in batches])
 
     def encode_words(self, words: Iterable[str]) -> FlatIds:
         """Turns words into ids, each by itself, after the space that it has in a text; a Chinese character has none."""
@@ -181,7 +178,7 @@ class LibraryTokenizer(Tokenizer):
             )
         content = json.loads(self._source)
         for number, token in enumerate(check_user_tokens(user_tokens, self.piece_to_id), len(self.vocab)):
-            content["added_tokens"].append({"id": number, "content": token, **_FLAGS, "special": False})
+            content["added_tokens"].append({"id": number, "content": token, **MATCHED_AS_WRITTEN, "special": False})
         return LibraryTokenizer(dump_json(content), self._config, self._place)
 
     def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
@@ -237,72 +234,39 @@ class LibraryTokenizer(Tokenizer):
     def __reduce__(self) -> tuple[Any, ...]:
         return LibraryTokenizer, (self._source, self._config, self._place)
 
-    def _tokens(self, text: str, *, parse_special: SpecialWord) -> Tokens:
-        (row,) = self._encodings([text], parse_special=parse_special, need_offsets=True)
-        ids = np.array(row.ids, dtype=np.int64)
-        spans = self._spans([text], ids, [row])
-        return Tokens(row.ids, list(map(tuple, spans.tolist())), self._word_numbers(ids, [0, len(ids)]).tolist())
+    def _align_batch(self, texts: Sequence[str], *, parse_special: SpecialWord) -> FlatTokens:
+        rows = self._encodings(texts, parse_special=parse_special, need_offsets=True)
+        sizes = np.array(list(map(len, rows)), dtype=np.int64)
+        bounds = np.cumsum(np.append(0, sizes))
+        ids = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int32, int(bounds[-1]))
+        spans = self._spans(texts, ids, rows)
+        begins = ~self.continuations(ids.astype(np.int64))
+        # 文本的第一个词片总是一个词的开头
+        firsts = bounds[:-1][sizes > 0]
+        begins[firsts] = True
+        words = np.cumsum(begins, dtype=np.int32)
+        words -= np.repeat(words[firsts], sizes[sizes > 0])
+        return FlatTokens(ids, bounds, spans[:, 0].copy(), spans[:, 1].copy(), words)
 
-    def _align_batch(self, texts: Sequence[str]) -> FlatTokens:
-        rows = self._encodings(texts, parse_special=False, need_offsets=True)
-        ids = [row.ids for row in rows]
-        bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
-        flat = np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1]))
-        offsets = self._spans(texts, flat, rows)
-        words = self._word_numbers(flat.astype(np.int64), bounds.tolist())
-        return FlatTokens(flat, bounds, offsets[:, 0].copy(), offsets[:, 1].copy(), words)
-
-    def _spans(
-        self, texts: Sequence[str], ids: NDArray[Any], rows: Sequence[Any], *, mended: bool = True
-    ) -> NDArray[np.int32]:
+    def _spans(self, texts: Sequence[str], ids: NDArray[Any], rows: Sequence[Any]) -> NDArray[np.int32]:
         """Returns [T, 2] where the T pieces of texts stand, each in its own; without the spaces before a word."""
         spans = np.array(list(chain.from_iterable(row.offsets for row in rows)), dtype=np.int32).reshape(-1, 2)
-        loses = mended and self._loses
-        if not len(spans) or not (self._trims or loses):
+        if not len(spans) or not self._trims:
             return spans
         codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         space = np.append(np.isin(codes, _SPACES), False)
-        first = np.cumsum([0, *map(len, texts[:-1])]).repeat([len(row.ids) for row in rows])
+        first = np.cumsum([0, *map(len, texts[:-1])]).repeat(list(map(len, rows)))
         start, end = (spans + first[:, None]).T
-        if self._trims:
-            signs = self._space_signs[ids]
-            # 记号有几个就至多裁几个；原文那里不是空格，空格就是库加的，没有字符可裁
-            for count in range(int(signs[:, 0].max())):
-                start += (signs[:, 0] > count) & (start < end) & space[start]
-            for count in range(int(signs[:, 1].max())):
-                end -= (signs[:, 1] > count) & (start < end) & space[end - 1]
-            # 只有记号的词片没有自己的字符：它若是库加的空格，标的是后面词片的字符
-            end = np.where(signs[:, 0] == signs[:, 2], start, end)
-        if loses:
-            before = np.maximum(np.append(0, end[:-1]), first)
-            after_space = np.maximum.accumulate(np.where(space, np.arange(1, len(space) + 1), 0))
-            # 没有词片认领的字符，归紧跟着的词片：词首的字符就找回来了
-            start = np.minimum(start, np.maximum(before, after_space[start - 1]))
+        signs = self._space_signs[ids]
+        # 记号有几个就至多裁几个；原文那里不是空格，空格就是库加的，没有字符可裁
+        for count in range(int(signs[:, 0].max())):
+            start += (signs[:, 0] > count) & (start < end) & space[start]
+        for count in range(int(signs[:, 1].max())):
+            end -= (signs[:, 1] > count) & (start < end) & space[end - 1]
+        # 只有记号的词片没有自己的字符：它若是库加的空格，标的是后面词片的字符
+        end = np.where(signs[:, 0] == signs[:, 2], start, end)
         placed: NDArray[np.int32] = (np.stack([start, end], axis=1) - first[:, None]).astype(np.int32)
         return placed
-
-    @functools.cached_property
-    def _loses(self) -> bool:
-        """Whether the library's offsets cut letters off their piece: believed once a text has been looked at."""
-        (row,) = rows = self._encodings([_PROBE], parse_special=False, need_offsets=True)
-        spans = self._spans([_PROBE], np.array(row.ids, dtype=np.int64), rows, mended=False)
-        # 只看切出来的词片：词表里没有的字母、规范化丢掉的数字，本来就不属于任何词片
-        return any(
-            0 <= end - len(piece) < start and _PROBE[end - len(piece) : end] == piece
-            for piece, (start, end) in zip(map(self.piece_text, row.ids), spans.tolist(), strict=True)
-        )
-
-    def _word_numbers(self, ids: NDArray[np.int64], bounds: Sequence[int]) -> NDArray[np.int32]:
-        """Counts the words of texts that lie one after another, in each from 0."""
-        begins = ~self.continuations(ids)
-        firsts = [start for start, end in pairwise(bounds) if start < end]
-        begins[firsts] = True
-        numbers = np.cumsum(begins) - 1
-        starts = np.repeat(numbers[firsts] if firsts else numbers, [e - s for s, e in pairwise(bounds) if s < e])
-        return (numbers - starts).astype(np.int32)
-
-    def _rows(self, texts: Sequence[str], *, parse_special: SpecialWord) -> list[list[int]]:
-        return [row.ids for row in self._encodings(texts, parse_special=parse_special, need_offsets=False)]
 
     def _encodings(self, texts: Sequence[str], *, parse_special: SpecialWord, need_offsets: bool) -> list[Any]:
         library = self._masked_text if parse_special == "mask" else self._whole if parse_special else self._plain_text
@@ -354,8 +318,6 @@ def _built(library: Any, source: str, place: str) -> Any:
         raise InputError(
             f"{place}: the tokenizers library cannot read it ({reason}); save the tokenizer again"
         ) from None
-    made.no_truncation()
-    made.no_padding()
     return made
 
 
@@ -371,15 +333,7 @@ def _ids_of(vocab: Any) -> dict[str, int]:
     return dict(vocab) if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
 
 
-def _plain(value: Any) -> str | None:
-    name = value.get("content") if isinstance(value, dict) else value
-    return name if isinstance(name, str) and name else None
-
-
-_PROBE = "i am at the old mill 12 years and a day"
-"""Words of one letter and more, and a number."""
 _AGAIN = "save the tokenizer again"
-_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 _SPACE_SIGNS = {"ByteLevel": "Ġ", "Metaspace": "▁"}
 _CHINESE_LEADS = b"\xe4\xe5\xe6\xe7\xe8\xe9"
 """First bytes in UTF-8 of U+4000 to U+9FFF."""
@@ -411,10 +365,10 @@ def parse_library_json(source: str, names: Mapping[str, str], place: str) -> tup
     vocab = model.get("vocab")
     if not _is_vocabulary(vocab):
         raise InputError(f"{place}: its vocabulary is not a table of pieces; {_AGAIN}")
-    added = content.get("added_tokens") or []
-    for token in added if isinstance(added, list) else [None]:
-        if not isinstance(token, dict) or not isinstance(token.get("content"), str) or type(token.get("id")) is not int:
-            raise InputError(f"{place}: an added token has no text or no id: {str(token)[:60]}; {_AGAIN}")
+    written = content.get("added_tokens") or []
+    added: list[Any] = written if isinstance(written, list) else [None]
+    for token in added:
+        check_added_token(token, place)
         if not 0 <= token["id"] < 1 << 24:
             raise InputError(f"{place}: added token {token['content']!r} has id {token['id']}; {_AGAIN}")
         token["special"] = bool(token.get("special"))
@@ -425,7 +379,7 @@ def parse_library_json(source: str, names: Mapping[str, str], place: str) -> tup
         if name in by_name and not by_name[name]["special"]:
             by_name[name]["special"] = changed = True
         elif name not in by_name and name in ids:
-            added.append({"id": ids[name], "content": name, **_FLAGS, "special": True})
+            added.append({"id": ids[name], "content": name, **MATCHED_AS_WRITTEN, "special": True})
             changed = True
     for name in ("truncation", "padding"):
         if content.get(name) is not None:

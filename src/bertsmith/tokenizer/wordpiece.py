@@ -18,17 +18,9 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.hub import model_folder
 from bertsmith.tokenizer.base import SpecialWord, Tokenizer
-from bertsmith.tokenizer.encoding import (
-    FlatIds,
-    FlatTokens,
-    Template,
-    Tokens,
-    collector_paused,
-    no_text,
-    split_batches,
-)
+from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, collector_paused, no_text, split_batches
 from bertsmith.tokenizer.files import check_vocab, read_config, read_length_limit, read_tokenizer, write_tokenizer
-from bertsmith.tokenizer.learn import MAX_WORD_CHARS, Note, Progress, VocabularySettings, learn_vocab, unused_tokens
+from bertsmith.tokenizer.learn import Note, Progress, VocabularySettings, learn_vocab, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder, WordMatcher
 from bertsmith.tokenizer.normalize import is_standalone
 from bertsmith.tokenizer.settings import BERT_TOKENS, Settings, SpecialTokens, WrittenTokens, check_user_tokens
@@ -83,7 +75,7 @@ class WordPieceTokenizer(Tokenizer):
         self._written = {word: WrittenTokens(ids) if ids else None for word, ids in read.items()}
         self._integers = np.arange(len(self.vocab)).astype(object)
         self._normalizer = self._settings.normalizer()
-        self._matcher = WordMatcher(self.piece_to_id, self.unk_token_id, max_word_chars)
+        self._matcher = WordMatcher(self.piece_to_id, self.piece_to_id[special_tokens.unk], max_word_chars)
         self._encoder = TextEncoder(self._normalizer, self._matcher, CACHE_CAPACITY)
 
     @classmethod
@@ -122,12 +114,9 @@ class WordPieceTokenizer(Tokenizer):
         checked = check_user_tokens(user_tokens, taken)
         settings = Settings(lowercase, strip_accents, tokenize_chinese_chars, user_tokens=checked)
         wanted = VocabularySettings(vocab_size, min_frequency, limit_alphabet, num_unused, checked)
-        learned = learn_vocab(texts, settings.normalizer(), wanted, workers=workers, on_progress=on_progress)
-        if learned.long_words and on_note is not None:
-            what = f"{learned.long_words:,} words of more than {MAX_WORD_CHARS} characters"
-            done = "are learned from in parts" if learned.max_word_chars > MAX_WORD_CHARS else "are left out, as [UNK]"
-            on_note(f"{what} ({learned.long_share:.1%} of the text) {done}; for text without spaces try --kind unigram")
-        return _rebuild(learned.vocab, settings._replace(max_word_chars=learned.max_word_chars))
+        how: dict[str, Any] = {"workers": workers, "on_progress": on_progress, "on_note": on_note}
+        vocab, longest = learn_vocab(texts, settings.normalizer(), wanted, **how)
+        return _rebuild(vocab, settings._replace(max_word_chars=longest))
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "WordPieceTokenizer":
@@ -181,9 +170,9 @@ class WordPieceTokenizer(Tokenizer):
         # 每个文本之后有一个 -1：一遍流过就同时得到 id 和边界，途中没有 id 列表
         return FlatIds.from_marked(b"".join(encode(batch, written) for batch in split_batches(texts, _LOOKUP_CHARS)))
 
-    def align_flat(self, texts: Iterable[str]) -> FlatTokens:
-        """Turns many texts into arrays of ids, character offsets and word ids; special tokens are plain text."""
-        return self._encoder.align_flat(texts, self._written[False])
+    def align_flat(self, texts: Iterable[str], *, parse_special: SpecialWord = False) -> FlatTokens:
+        """Turns many texts into arrays of ids, character offsets and word ids."""
+        return self._encoder.align_flat(texts, self._written[parse_special])
 
     def normalized(self, word: str) -> str:
         """Returns a word as the vocabulary spells it: lower-cased and without accents where the settings say so."""
@@ -213,21 +202,6 @@ class WordPieceTokenizer(Tokenizer):
         pieces = [self.vocab[index] for index in self._known_ids(ids, skip_special_tokens)]
         return join_pieces(pieces, self.tokenize_chinese_chars)
 
-    def piece_text(self, index: int) -> str:
-        """Returns a piece as the vocabulary spells it: `##` marks one inside a word."""
-        return self.vocab[index]
-
-    def encode_words(self, words: Iterable[str]) -> FlatIds:
-        """Turns words into ids, each by itself; a word gives the same ids wherever it stands."""
-        return self.encode_flat(words)
-
-    def align_words(self, texts: Iterable[str]) -> FlatTokens:
-        """Finds the words of texts and their pieces: those of `align_flat`, whose rules for words these are."""
-        return self.align_flat(texts)
-
-    def _tokens(self, text: str, *, parse_special: SpecialWord) -> Tokens:
-        return self._encoder.align(text, self._written[parse_special])
-
     def __reduce__(self) -> tuple[Any, ...]:
         # 缓存不随对象序列化：别的进程只收到词表，自己重新积累
         return _rebuild, (self.vocab, self._settings, self.model_max_length)
@@ -237,11 +211,6 @@ class WordPieceTokenizer(Tokenizer):
         """`[CLS] A [SEP]`, and `[CLS] A [SEP] B [SEP]` with B in segment 1."""
         start, separator = (self.cls_token_id,), (self.sep_token_id,)
         return Template(start, separator, separator)
-
-    @property
-    def unk_token_id(self) -> int:
-        """The id of `[UNK]`, which every vocabulary has."""
-        return self.piece_to_id[self.special_tokens.unk]
 
     @functools.cached_property
     def continuing(self) -> NDArray[np.bool_]:

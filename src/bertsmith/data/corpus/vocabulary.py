@@ -19,7 +19,6 @@ from bertsmith.files import json_text, parse_json, require_utf8_names, write_tex
 from bertsmith.parallel import available_cores
 from bertsmith.settings import Checked, Result, built, divided, option, to_table
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
-from bertsmith.tokenizer.kinds import SpecialLayout
 from bertsmith.tokenizer.learn import Note, Progress, VocabularySettings
 
 _REQUEST = "vocabulary.json"
@@ -35,11 +34,6 @@ class VocabularyOptions(Checked):
     text_field: str = option("text", help="Field or column that holds the text: of JSON, Parquet and tables.")
     sheet: str | None = option(None, help="Name of the sheet of a spreadsheet; default: the first.")
     kind: TokenizerKind = option("wordpiece", help="Kind of pieces: BERT's, RoBERTa's byte pairs, or ALBERT's.")
-    special_layout: SpecialLayout | None = option(
-        None,
-        help="Special tokens: \\[CLS] A \\[SEP] B \\[SEP], or <s> A </s></s> B </s>.",
-        shown_default="roberta for bpe, else bert",
-    )
 
 
 def learn_vocabulary(
@@ -86,8 +80,8 @@ def learn_vocabulary(
             raise InputError(f"{place}: this text is where the vocabulary would go; choose another --out")
         request = {"text": [[source.name, source.text_size] for source in sources], **to_table(options)}
         if options.kind == "wordpiece":
-            # 早先的文件夹没有记这两项：同一条命令照样能在那里重跑
-            request = {name: value for name, value in request.items() if name not in ("kind", "special_layout")}
+            # 早先的文件夹没有记这一项：同一条命令照样能在那里重跑
+            del request["kind"]
         _require_free(folder, request)
         if on_note is not None:
             opening = opening_lines(files, sources, options.encoding, field=options.text_field, sheet=options.sheet)
@@ -103,7 +97,6 @@ def learn_vocabulary(
         tokenizer = learn_tokenizer(
             read_all_lines(sources, encoding=options.encoding, field=options.text_field, sheet=options.sheet),
             kind=options.kind,
-            special_layout=options.special_layout,
             lowercase=not options.cased,
             workers=workers or available_cores(),
             on_progress=tell,
