@@ -386,7 +386,7 @@ def test_what_is_missing_is_counted_over_all_documents_behind_what_is_left_out(w
     write("t/scan.pdf", pdf(""))
     line = (
         "left out 1 file(s): 1 .pdf (no text: scanned? run OCR over it, such as ocrmypdf: scan.pdf); left out of files"
-        " that are read: 1 missing chapter(s) (d.epub), 6 page(s) without text, scanned? (a.pdf, b.pdf, …)"
+        " that are read: 1 missing chapter(s) (d.epub), 6 page(s) without text, scanned? (a.pdf, b.pdf and 1 more)"
     )
     with pytest.warns(UserWarning, match=f"^{re.escape(line)}$"):
         assert len(readable_files([tmp_path / "t"])) == 4

@@ -101,7 +101,7 @@ def test_many_kinds_that_are_left_out_are_counted_though_not_all_are_named(write
     for name in ("a.txt", *(f"b.k{number}" for number in range(8))):
         write(f"t/{name}", "x")
     assert left_out([tmp_path / "t"], corpus_endings()) == (
-        "left out 8 file(s): 1 .k0, 1 .k1, 1 .k2, 1 .k3, 1 .k4, 1 .k5 and 2 more kind(s) (not known as text)"
+        "left out 8 file(s): 1 .k0, 1 .k1, 1 .k2, 1 .k3, 1 .k4, 1 .k5 and 2 more (not known as text)"
     )
 
 

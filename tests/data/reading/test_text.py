@@ -202,9 +202,6 @@ def test_long_document_is_cut_into_several(write: Write) -> None:
     documents = list(read_documents([path]))
     assert [len(document.sentences) for document in documents] == [128, 128, 44]
     assert [s for document in documents for s in document.sentences][299] == "Sentence number 299 ends here."
-    assert [len(d.sentences) for d in read_documents([path], max_sentences=100)] == [100, 100, 100]
-    with pytest.raises(ConfigError, match="max_sentences is 0"):
-        read_documents([path], max_sentences=0)
 
 
 def test_heading_is_its_own_sentence_and_opens_its_document(write: Write) -> None:

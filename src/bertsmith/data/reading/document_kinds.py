@@ -175,7 +175,6 @@ _NOT_READ = (
     "script, style, noscript, template, svg, math annotation, nav, footer, aside, button, select, input, textarea,"
     " iframe, object, canvas, dialog, [hidden], [aria-hidden=true], [role=navigation]"
 )
-_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _BLOCKS = (
     "address, article, blockquote, dd, details, div, dl, dt, fieldset, figcaption, figure, form, header, hr, li, main,"
     " ol, p, section, summary, table, tr, ul, caption"
@@ -184,6 +183,14 @@ _BLOCKS = (
 _CONTROL_BYTES = bytes((*range(0x09), *range(0x0E, 0x20)))
 _END, _LINE, _CELL = "\x05", "\x04", "\x03"
 _HEADING = re.compile("\x01[1-6]")
+_MARKS_OF_TAGS = (
+    *((f"h{level}", f"{_END}\x01{level}", _END) for level in range(1, 7)),
+    ("pre", f"{_END}\x02", _END),
+    (_BLOCKS, _END, _END),
+    ("br", "", _LINE),
+    ("td, th", "", _CELL),
+)
+"""Tags, what is put before each of them, and behind."""
 
 
 def _html(content: bytes | str, *, titled: bool = True) -> Blocks:
@@ -199,20 +206,11 @@ def _html(content: bytes | str, *, titled: bool = True) -> Blocks:
         raise InputError("frames only; their pages are files of their own")
     for node in tree.css(_NOT_READ):
         node.decompose()
-    for level, tag in enumerate(_HEADINGS, 1):
-        for node in tree.css(tag):
-            node.insert_before(f"{_END}\x01{level}")
-            node.insert_after(_END)
-    for node in tree.css("pre"):
-        node.insert_before(f"{_END}\x02")
-        node.insert_after(_END)
-    for node in tree.css(_BLOCKS):
-        node.insert_before(_END)
-        node.insert_after(_END)
-    for node in tree.css("br"):
-        node.insert_after(_LINE)
-    for node in tree.css("td, th"):
-        node.insert_after(_CELL)
+    for tags, before, after in _MARKS_OF_TAGS:
+        for node in tree.css(tags):
+            if before:
+                node.insert_before(before)
+            node.insert_after(after)
     main = tree.css("main, [role=main]")
     # 有 main 就只读它；空壳的 main（内容由脚本填）退回整页
     root = main[0] if len(main) == 1 and main[0].text().strip(f" \t\n{_END}") else tree.body
@@ -245,10 +243,13 @@ def _html_text(content: bytes) -> str:
     declared = _declared(content)
     # 声明错了的，再试 UTF-8
     text = _decoded_by((*marked, *declared, "utf-8"), content)
-    if text is None and declared:
-        raise InputError(f"is not {declared[0]}, as it says, nor UTF-8; save it as UTF-8")
     if text is None:
-        raise InputError("does not say its encoding, and is not UTF-8; save it as UTF-8")
+        said = (
+            f"is not {declared[0]}, as it says, nor UTF-8"
+            if declared
+            else "does not say its encoding, and is not UTF-8"
+        )
+        raise InputError(f"{said}; save it as UTF-8")
     return text
 
 

@@ -27,6 +27,7 @@ from bertsmith.data.reading.sources import (
 from bertsmith.errors import InputError
 
 MAX_LINE_LENGTH = 10_000_000
+MAX_RECORD_LENGTH = 1 << 28
 _LINE_ENDS = ("\n", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
 
 
@@ -85,6 +86,11 @@ def numbered_lines(path: Path, encoding: str = "auto") -> Iterator[tuple[int, st
     return enumerate(_read_lines(path, encoding, is_prose=False), 1)
 
 
+def record_lines(place: Span) -> Iterator[str]:
+    """Reads the lines of JSON Lines, which is UTF-8; a line may hold a book."""
+    return _read_lines(place, "utf-8", is_prose=False, longest=MAX_RECORD_LENGTH)
+
+
 def read_text(path: Path, encoding: str = "auto") -> str:
     """Reads a whole text file as it is, however long its lines are."""
     require_file(path)
@@ -102,9 +108,12 @@ def require_file(path: Path) -> None:
         raise InputError(f"{path}: no such file")
 
 
-def _read_lines(place: Path | Span, encoding: str, *, is_prose: bool, whole: bool = False) -> Iterator[str]:
+def _read_lines(
+    place: Path | Span, encoding: str, *, is_prose: bool, whole: bool = False, longest: int | None = None
+) -> Iterator[str]:
     """Decodes a file and cuts it into lines, or, if it is wanted whole, gives all of its text at once."""
     check_encoding(encoding)
+    longest = longest or MAX_LINE_LENGTH
     codec = detect_encoding(place) if encoding == "auto" else encoding
     # 行尾的 \r 会等到下一块再交出来：\r\n 不会被块的边界拆开
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(codec)("strict"), translate=is_prose)
@@ -139,8 +148,8 @@ def _read_lines(place: Path | Span, encoding: str, *, is_prose: bool, whole: boo
         begun.append(rest)
         # 只有首行和未读完的尾行可能比一个块长：超长的行不必读完就能报错
         for length, line in ((len(lines[0]) if lines else 0, 1), (sum(map(len, begun)), len(lines) + 1)):
-            if length > MAX_LINE_LENGTH and not whole:
-                raise _length_error(place, lines_before(place) + number + line, is_prose=is_prose)
+            if length > longest and not whole:
+                raise _length_error(place, lines_before(place) + number + line, longest, is_prose=is_prose)
         number += len(lines)
         yield from lines
     if last := "".join(begun):
@@ -163,8 +172,8 @@ def _split_rows(text: str) -> tuple[list[str], str]:
     return [line.removesuffix("\r") for line in lines], rest
 
 
-def _length_error(place: Path | Span, line: int, *, is_prose: bool) -> InputError:
-    message = f"{place}: line {line} is longer than {MAX_LINE_LENGTH:,} characters; "
+def _length_error(place: Path | Span, line: int, longest: int, *, is_prose: bool) -> InputError:
+    message = f"{place}: line {line} is longer than {longest:,} characters; "
     if not is_prose:
         return InputError(message + "a row stands on one line, is this such a file?")
     tool = {".gz": "gzip -dc", ".zst": "zstd -dc"}.get(Path(str(place)).suffix.lower(), "cat")

@@ -13,16 +13,15 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bertsmith.data.reading.documents import lines_of
-from bertsmith.data.reading.lines import split_lines
+from bertsmith.data.reading.lines import record_lines, split_lines
 from bertsmith.data.reading.sources import (
     Source,
     Span,
@@ -31,13 +30,20 @@ from bertsmith.data.reading.sources import (
     lines_before,
     local_copy,
     open_source,
-    read_chunks,
 )
-from bertsmith.data.reading.tables import inner_value, is_workbook, kind_of, open_table
+from bertsmith.data.reading.tables import (
+    first_line,
+    inner_value,
+    is_workbook,
+    kind_of,
+    listed,
+    objects_in,
+    open_table,
+    parquet_file,
+)
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_path
 
-_MAX_RECORD_BYTES = 1 << 28
 _PARQUET_ROWS = 64
 
 
@@ -84,35 +90,22 @@ def read_all_lines(sources: Iterable[Source], *, encoding: str, field: str, shee
 
 def read_json_lines(span: Span, field: str) -> Iterator[str]:
     """Reads one field of every line of a JSON Lines file, plain, gzip or zstd; null is an empty text."""
-    for number, line in enumerate(_byte_lines(span), 1):
-        if not line.strip():
-            continue
-        try:
-            # 有些编辑器在文件开头写 BOM，json.loads 不认它
-            record = json.loads(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
-        except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-            raise InputError(
-                f"{span}: line {lines_before(span) + number} is not valid JSON ({reason}); "
-                "repair the line, or remove it"
-            ) from None
-        if not isinstance(record, dict):
-            raise InputError(f'{span}: line {lines_before(span) + number} is no JSON object; write {{"{field}": …}}')
-        outer, *path = field.split(".")
+
+    def place_of_line(number: int) -> str:
+        return f"{span}: line {lines_before(span) + number}"
+
+    outer, *path = field.split(".")
+    for number, record in objects_in(enumerate(record_lines(span), 1), place_of_line):
         if field not in record and path and outer in record:
             # 嵌套的对象里的字段：review.body
             record = {field: inner_value(record[outer], path)}
         if field not in record:
-            raise InputError(
-                f"{span}: line {lines_before(span) + number} has no field {field!r} (it has {_listed(record)}); "
-                "name the right one with --text-field"
-            )
+            there = f"{place_of_line(number)} has no field {field!r} (it has {listed(record)})"
+            raise InputError(f"{there}; name the right one with --text-field")
         text = record[field]
         if text is not None and not isinstance(text, str):
-            raise InputError(
-                f"{span}: line {lines_before(span) + number}: field {field!r} holds {type(text).__name__}, not text; "
-                "name another with --text-field"
-            )
+            what = f"{place_of_line(number)}: field {field!r} holds {type(text).__name__}"
+            raise InputError(f"{what}, not text; name another with --text-field")
         yield text or ""
 
 
@@ -125,7 +118,7 @@ def read_table(span: Span, column: str, sheet: str | None = None) -> Iterator[st
             rows = [row.cells for row in table.look_ahead() if not row.fault]
             longest = max(range(len(table.first)), key=lambda at: sum(len(str(cells[at])) for cells in rows))
             hint = f", such as --text-field {table.first[longest]!r}, whose texts are the longest" if rows[1:] else ""
-            there = f"{span}: has no column {column!r} (it has {_listed(table.first)})"
+            there = f"{span}: has no column {column!r} (it has {listed(table.first)})"
             raise InputError(f"{there}; name the right one with --text-field{hint}")
         place = table.first.index(column)
         for row in table.rows if table.has_names else itertools.islice(table.rows, 1, None):
@@ -136,30 +129,22 @@ def read_table(span: Span, column: str, sheet: str | None = None) -> Iterator[st
 def row_group_sizes(name: str, column: str) -> list[int]:
     """Returns the packed bytes of a column in every row group of a Parquet file."""
     with open_source(name) as raw:
-        metadata = _parquet(name, raw).metadata
-        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-        return [
-            sum(
-                group.column(n).total_compressed_size
-                for n in range(group.num_columns)
-                if group.column(n).path_in_schema == column
-            )
-            for group in groups
-        ]
+        metadata = parquet_file(name, raw).metadata
+        groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+        columns = ([group.column(n) for n in range(group.num_columns)] for group in groups)
+        return [sum(one.total_compressed_size for one in group if one.path_in_schema == column) for group in columns]
 
 
 def read_parquet(span: Span, column: str) -> Iterator[str]:
     """Reads a text column, or a field of structs, of row groups of a Parquet file; null is an empty text."""
     with open_source(span.name) as raw:
-        file = _parquet(span.name, raw)
+        file = parquet_file(span.name, raw)
         schema = file.schema_arrow
         outer, *path = [column] if column in schema.names else column.split(".")
         kind = _inner_type(schema.field(outer).type, path) if outer in schema.names else None
         if kind is None:
-            raise InputError(
-                f"{span}: has no column {column!r} (it has {_listed(schema.names)}); "
-                "name the right one with --text-field"
-            )
+            there = f"{span}: has no column {column!r} (it has {listed(schema.names)})"
+            raise InputError(f"{there}; name the right one with --text-field")
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
@@ -181,7 +166,7 @@ def read_parquet(span: Span, column: str) -> Iterator[str]:
                 " right encoding"
             ) from None
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{span}: damaged Parquet file ({_first_line(error)}); make it again") from None
+            raise InputError(f"{span}: damaged Parquet file ({first_line(error)}); make it again") from None
 
 
 def _inner_type(kind: pa.DataType, path: Sequence[str]) -> pa.DataType | None:
@@ -194,48 +179,12 @@ def _inner_type(kind: pa.DataType, path: Sequence[str]) -> pa.DataType | None:
     return kind
 
 
-def _parquet(name: str, raw: object) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(raw, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{name}: not a readable Parquet file ({_first_line(error)}); make it again") from None
-
-
-def _byte_lines(span: Span) -> Iterator[bytes]:
-    number, rest = 0, b""
-    for chunk in itertools.chain(read_chunks(span), [b""]):
-        lines = (rest + chunk).split(b"\n")
-        rest = lines.pop() if chunk else b""
-        if len(rest) > _MAX_RECORD_BYTES:
-            raise InputError(
-                f"{span}: line {lines_before(span) + number + len(lines) + 1} is longer than {_MAX_RECORD_BYTES >> 20}"
-                " MiB; is this JSON Lines, one object a line?"
-            )
-        number += len(lines)
-        yield from lines
-
-
-def _listed(names: object) -> str:
-    found = [str(name) for name in names]  # type: ignore[attr-defined]
-    return ", ".join(found[:6]) + (", …" if len(found) > 6 else "") if found else "none"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 @runtime_checkable
 class DataFrame(Protocol):
     """What is used of a data frame of pandas."""
 
-    @property
-    def columns(self) -> Any:
-        """The names of the columns."""
-        ...
-
-    def itertuples(self, index: bool = ..., name: str | None = ...) -> Iterable[tuple[Any, ...]]:
-        """Yields the cells of each row."""
-        ...
+    columns: Any
+    itertuples: Callable[..., Iterable[tuple[Any, ...]]]
 
 
 Rows = DataFrame | Iterable[Mapping[str, Any]]
@@ -285,8 +234,8 @@ def files_of(text: FileNames | Rows, folder: Path, column: str) -> Iterator[Sequ
 def _column_texts(rows: Rows, column: str) -> Iterator[str]:
     for place, record in records_of(rows, "text"):
         if column not in record:
-            there = ", ".join(str(key)[:40] for key in list(record)[:12])
-            raise InputError(f"{place} has no column {column!r} (it has {there}); name the right one with text_field")
+            there = f"{place} has no column {column!r} (it has {listed(record)})"
+            raise InputError(f"{there}; name the right one with text_field")
         text = record[column]
         if text is not None and not isinstance(text, str):
             raise InputError(f"{place}: column {column!r} holds {type(text).__name__}, not text; see text_field")
@@ -305,8 +254,8 @@ def records_of(rows: Rows, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]
     """Yields each row as a dictionary with its place; `name` stands for the file in messages, such as `train`."""
     if isinstance(rows, Mapping):
         # DatasetDict 和“列名 → 列”的字典都是 Mapping：猜不出要哪一个
-        keys = ", ".join(str(key)[:40] for key in list(rows)[:12])
-        raise InputError(f"{name}: is a dictionary of {keys}; give one of its splits, or a dictionary for each row")
+        what = f"{name}: is a dictionary of {listed(rows)}"
+        raise InputError(f"{what}; give one of its splits, or a dictionary for each row")
     if isinstance(rows, DataFrame):
         columns = [str(column) for column in rows.columns]
         cells_of = rows.itertuples(index=False, name=None)

@@ -272,12 +272,15 @@ def left_out(
         if not _ends_in(file.name, endings):
             kind = _ending(file.name) if document_ending(file.name) else file.suffix.lower() or "without an ending"
             groups[_why_not(kind, endings)][kind] += 1
-    listed = [f"{_counted(kinds)} ({reason})" for reason in _REASONS if (kinds := groups.get(reason))]
+    listed = []
+    for reason in filter(groups.get, _REASONS):
+        kinds = [f"{count:,} {kind}" for kind, count in sorted(groups[reason].items())]
+        listed.append(f"{few_names(kinds, 6)} ({reason})")
     broken: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, fault in (faults or {}).items():
         broken[document_ending(name), fault].append(name.rpartition("/")[2])
     listed += [
-        f"{len(names):,} {kind} ({fault}: {_first_two(names)})"
+        f"{len(names):,} {kind} ({fault}: {few_names(names, 2)})"
         for (kind, fault), names in sorted(broken.items(), key=lambda one: (-len(one[1]), one[0]))
     ]
     total = sum(sum(kinds.values()) for kinds in groups.values()) + len(faults or {})
@@ -286,21 +289,9 @@ def left_out(
     for name, counts in (missing or {}).items():
         for what, count in counts.items():
             parts[what][name.rpartition("/")[2]] += count
-    inside = [f"{names.total():,} {what} ({_first_two(list(names))})" for what, names in sorted(parts.items())]
+    inside = [f"{names.total():,} {what} ({few_names(list(names), 2)})" for what, names in sorted(parts.items())]
     said += [f"left out of files that are read: {', '.join(inside)}"] if inside else []
     return "; ".join(said)
-
-
-def _first_two(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:2])}{', …' * (len(names) > 2)}"
-
-
-_KINDS_NAMED = 6
-
-
-def _counted(kinds: Mapping[str, int]) -> str:
-    more = f" and {len(kinds) - _KINDS_NAMED} more kind(s)" if len(kinds) > _KINDS_NAMED else ""
-    return ", ".join(f"{kinds[kind]:,} {kind}" for kind in sorted(kinds)[:_KINDS_NAMED]) + more
 
 
 def few_names(names: Sequence[object], most: int = 12) -> str:
@@ -463,15 +454,12 @@ def readable(name: str) -> Iterator[None]:
     except OSError as error:
         # gzip 与网络文件系统也会抛 OSError，不一定带系统错误号
         raise InputError(f"{name}: cannot be read ({error.strerror or error}); check the file and its rights") from None
-    except ValueError as error:
-        if not is_url(name):
-            raise
-        raise InputError(f"{name}: cannot be read ({error}); check the address") from None
     except Exception as error:
-        # 网络库的断线异常不属于 OSError，各家自成一系；网址之外的异常是程序缺陷，照常抛出
+        # 网络库的异常不属于 OSError，各家自成一系；网址之外的异常是程序缺陷，照常抛出
         if not is_url(name) or isinstance(error, BertsmithError):
             raise
-        raise InputError(f"{name}: cannot be read ({type(error).__name__}: {error}); check the network") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{name}: cannot be read ({reason}); check the address and the network") from None
 
 
 def file_system(url: str) -> tuple[Any, str]:

@@ -17,7 +17,7 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain, islice
@@ -110,7 +110,7 @@ class Row(NamedTuple):
         return Cell(self.place, what, value, (self.class_names or {}).get(numbers[0], ()))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Table:
     """Rows that can be read once.
 
@@ -136,7 +136,7 @@ class Table:
     def look_ahead(self) -> list[Row]:
         """Returns the first rows, which are still read afterwards."""
         head = list(islice(self.rows, _LOOKED_AT))
-        object.__setattr__(self, "rows", chain(head, self.rows))
+        self.rows = chain(head, self.rows)
         return head
 
     def add_nested(self, names: Iterable[object]) -> None:
@@ -146,9 +146,9 @@ class Table:
         if not paths:
             return
         places, rows = {name: self.first.index(path[0]) for name, path in paths.items()}, self.rows
-        object.__setattr__(self, "first", (*self.first, *paths))
+        self.first = (*self.first, *paths)
         inner = ((row, [inner_value(row.cells[places[name]], paths[name][1:]) for name in paths]) for row in rows)
-        object.__setattr__(self, "rows", (row._replace(cells=[*row.cells, *values]) for row, values in inner))
+        self.rows = (row._replace(cells=[*row.cells, *values]) for row, values in inner)
 
 
 def inner_value(value: object, path: Sequence[str]) -> object:
@@ -205,17 +205,24 @@ def open_table(
     """Opens a table and reads as far as its first row; of JSON the first `ahead` records, which have the columns."""
     require_file(path)
     if kind == "parquet":
-        return _open_parquet(path)
+        file = parquet_file(path, path)
+        columns = tuple(file.schema_arrow.names)
+        return Table(path, columns, True, _parquet_rows(path, file), "Parquet")
     if kind == "workbook":
         form, rows = "spreadsheet", _sheet_rows(path, sheet)
     else:
         # 编码要读完整个文件才知道：只找一次
         encoding = detect_encoding(path) if encoding == "auto" else encoding
         if kind == "jsonl":
-            return _open_json(path, encoding, ahead)
+            table = table_of_records(path, _json_records(path, encoding), ahead)
+            if table is None:
+                raise InputError(f"{path}: holds no line; give one JSON object a line")
+            return replace(table, form=f"JSON, {encoding}")
         separator = _separator_of(path, encoding) if kind == "csv" else "\t"
         if kind == "tsv" and not _has_quotes(path, encoding):
-            rows = _tsv_rows(path, encoding)
+            # 只有制表符的行不是空行：它缺了内容，要报出来
+            lines = ((number, line) for number, line in numbered_lines(path, encoding) if line.strip() or "\t" in line)
+            rows = (Row(f"{path}: line {number}", line.split("\t")) for number, line in lines)
         else:
             rows = _csv_rows(path, encoding, separator)
         between = "tabs" if separator == "\t" else repr(separator)
@@ -234,18 +241,11 @@ def require_unicode(place: str, text: str) -> None:
         raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff); write the character")
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(given: Iterable[object]) -> str:
     """Returns names for a message of one line: the first of them, control characters written out."""
+    names = list(map(str, given))
     # 只有回车符的文件会把整个文件读成一行表头：消息仍须是短短的一行
-    shown = [name[:40] if name.isprintable() else repr(name[:40]) for name in names[:12]]
-    return ", ".join(shown) + (", ..." if len(names) > 12 else "")
-
-
-def _tsv_rows(path: Path, encoding: str) -> Iterator[Row]:
-    for number, line in numbered_lines(path, encoding):
-        # 只有制表符的行不是空行：它缺了内容，要报出来
-        if line.strip() or "\t" in line:
-            yield Row(f"{path}: line {number}", line.split("\t"))
+    return few_names([name[:40] if name.isprintable() else repr(name[:40]) for name in names]) or "none"
 
 
 def _has_quotes(path: Path, encoding: str) -> bool:
@@ -326,13 +326,6 @@ def _of_one_width(rows: Iterator[Row], kind: TableKind) -> Iterator[Row]:
         yield row
 
 
-def _open_json(path: Path, encoding: str, ahead: int) -> Table:
-    table = table_of_records(path, _json_records(path, encoding), ahead)
-    if table is None:
-        raise InputError(f"{path}: holds no line; give one JSON object a line")
-    return replace(table, form=f"JSON, {encoding}")
-
-
 def table_of_records(
     path: Path | str, records: Iterator[tuple[str, Mapping[str, object]]], ahead: int = _LOOK_AHEAD
 ) -> Table | None:
@@ -363,17 +356,29 @@ def _json_records(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, ob
     if re.match(r"\[\s*(\{|$)|\{\s*$", start_of_json(path, encoding)):
         yield from _records_of_document(path, encoding)
         return
-    for number, line in numbered_lines(path, encoding):
+
+    def place_of(number: int) -> str:
+        return f"{path}: line {number}"
+
+    for number, record in objects_in(numbered_lines(path, encoding), place_of):
+        yield place_of(number), record
+
+
+def objects_in(
+    lines: Iterable[tuple[int, str]], place_of: Callable[[int], str]
+) -> Iterator[tuple[int, dict[str, object]]]:
+    """Yields the JSON objects of numbered lines, one a line; `place_of` says where a line stands that holds none."""
+    for number, line in lines:
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-            raise InputError(f"{path}: line {number} is not valid JSON ({reason}); repair or remove it") from None
+            raise InputError(f"{place_of(number)} is not valid JSON ({reason}); repair or remove it") from None
         if not isinstance(record, dict):
-            raise InputError(f"{path}: line {number} is no JSON object; write {{...}}, one a line")
-        yield f"{path}: line {number}", record
+            raise InputError(f"{place_of(number)} is no JSON object; write {{...}}, one a line")
+        yield number, record
 
 
 def _records_of_document(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, object]]]:
@@ -393,17 +398,14 @@ def _records_of_document(path: Path, encoding: str) -> Iterator[tuple[str, dict[
         yield f"{path}: item {number} (from 0)", record
 
 
-def _open_parquet(path: Path) -> Table:
+def parquet_file(name: str | Path, source: object) -> pq.ParquetFile:
+    """Opens a Parquet file, a path or a stream; messages call it `name`."""
     try:
-        file = pq.ParquetFile(path)
+        return pq.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
         # Parquet 自己带压缩，外面再包一层就不能跳着读了
-        packed = path.suffix.lower() in (".gz", ".zst")
-        advice = "unpack it first" if packed else "make it again"
-        raise InputError(f"{path}: not a readable Parquet file ({_first_line(error)}); {advice}") from None
-    names = tuple(file.schema_arrow.names)
-    rows = _parquet_rows(path, file, class_names_of(names, _written_features(file)))
-    return Table(path, names, True, rows, "Parquet")
+        advice = "unpack it first" if str(name).lower().endswith((".gz", ".zst")) else "make it again"
+        raise InputError(f"{name}: not a readable Parquet file ({first_line(error)}); {advice}") from None
 
 
 def class_names_of(columns: Sequence[str], features: Mapping[str, object]) -> ClassNames:
@@ -435,7 +437,8 @@ def _written_features(file: pq.ParquetFile) -> Mapping[str, object]:
     return features if isinstance(features, Mapping) else {}
 
 
-def _parquet_rows(path: Path, file: pq.ParquetFile, class_names: ClassNames) -> Iterator[Row]:
+def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[Row]:
+    class_names = class_names_of(file.schema_arrow.names, _written_features(file))
     number = 0
     try:
         for batch in file.iter_batches(batch_size=1024, use_threads=False):
@@ -448,8 +451,9 @@ def _parquet_rows(path: Path, file: pq.ParquetFile, class_names: ClassNames) -> 
             f"{path}: text after row {number} is not UTF-8 ({error.reason}); write the column with another encoder"
         ) from None
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: damaged after row {number} ({_first_line(error)}); make it again") from None
+        raise InputError(f"{path}: damaged after row {number} ({first_line(error)}); make it again") from None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Returns what an error says, in a line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -92,23 +92,20 @@ def read_documents(
     *,
     documents: DocumentRule = "auto",
     encoding: str = "auto",
-    max_sentences: int = MAX_SENTENCES,
 ) -> Iterator[Document]:
     """Reads files as documents of sentences, one after another, in bounded memory.
 
-    A document longer than `max_sentences`, at least 1, is cut into several of at most that many, in order. `documents`
-    says what separates them, see `corpus_documents`. Under `file` a blank line only separates paragraphs. Under
-    `blank-line` a heading belongs to the document that follows it. Under `line` no lines are joined. Lines without any
-    letter or digit (`* * *`) are left out. `encoding` is as in `read_lines`.
+    A document longer than `MAX_SENTENCES` is cut into several of at most that many, in order. `documents` says what
+    separates them, see `corpus_documents`. Under `file` a blank line only separates paragraphs. Under `blank-line` a
+    heading belongs to the document that follows it. Under `line` no lines are joined. Lines without any letter or digit
+    (`* * *`) are left out. `encoding` is as in `read_lines`.
     """
     check_encoding(encoding)
     require_plain_text(files)
     rule, why = corpus_documents(files, documents, encoding)
     if why:
         warnings.warn(why, stacklevel=2)
-    if max_sentences < 1:
-        raise ConfigError(f"max_sentences is {max_sentences}; a document needs at least 1 sentence")
-    found = (documents_of(lines_of(path, encoding), str(path), rule, max_sentences) for path in files)
+    found = (documents_of(lines_of(path, encoding), str(path), rule) for path in files)
     return _require_some(itertools.chain.from_iterable(found), files)
 
 
@@ -120,12 +117,7 @@ def read_text(files: Sequence[Path], encoding: str = "auto") -> Iterator[str]:
 
 
 def documents_of(
-    lines: Iterable[str],
-    source: str,
-    rule: str = "file",
-    max_sentences: int = MAX_SENTENCES,
-    *,
-    text: int | None = None,
+    lines: Iterable[str], source: str, rule: str = "file", *, text: int | None = None
 ) -> Iterator[Document]:
     """Makes documents, or none, of the lines of one file, of a stretch between two documents, or of one record.
 
@@ -133,7 +125,7 @@ def documents_of(
     """
     if rule == "line":
         for line in lines:
-            yield from documents_of([line], source, max_sentences=max_sentences)
+            yield from documents_of([line], source)
         return
     sentences: list[str] = []
     after_heading = False
@@ -145,13 +137,13 @@ def documents_of(
                 sentences += [paragraph] if after_heading else split_sentences(paragraph)
         # 标题后的空行不结束文档，否则标题会单独成为一篇只有一句的文档
         ends_here = paragraph is None and rule == "blank-line" and not after_heading
-        while len(sentences) > max_sentences or (ends_here and sentences):
-            if number is None and len(sentences) > max_sentences:
+        while len(sentences) > MAX_SENTENCES or (ends_here and sentences):
+            if number is None and len(sentences) > MAX_SENTENCES:
                 # 同一本书的各段共用一个号码：留出集按整本书划分，随机的 B 也不取自同一本
                 # JSON 里可以有半个代理对：号码只要稳定，不必是合法的 UTF-8
-                number = text_number("\n".join(sentences[:max_sentences]).encode("utf-8", "surrogatepass"))
-            yield Document(source, tuple(sentences[:max_sentences]), number)
-            del sentences[:max_sentences]
+                number = text_number("\n".join(sentences[:MAX_SENTENCES]).encode("utf-8", "surrogatepass"))
+            yield Document(source, tuple(sentences[:MAX_SENTENCES]), number)
+            del sentences[:MAX_SENTENCES]
         if ends_here:
             number = text
     if sentences:
