@@ -10,6 +10,7 @@ import operator
 import struct
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def key_of(seed: int, purpose: str, *counters: int) -> int:
@@ -29,6 +30,13 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
     """Returns a NumPy generator that depends on nothing but its arguments; see `key_of`."""
     # Philox 是计数器型生成器：密钥不同即为独立的随机流，无需保存任何状态
     return np.random.Generator(np.random.Philox(key=key_of(seed, purpose, *counters)))
+
+
+def mixed_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mixes the bits of 64-bit numbers: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
 def torch_seed(seed: int, purpose: str, *counters: int) -> int:

@@ -58,17 +58,10 @@ polishes shield, sews cloak, locks door | scroll
 
 
 def _corner(rows: str) -> Corner:
-    name, places, jobs, animals, foods, work, reading = rows.replace("\n", " | ").split(" | ")
+    name, *lists, work, reading = rows.replace("\n", " | ").split(" | ")
+    places, jobs, animals, foods = (tuple(one.split()) for one in lists)
     verbs = tuple((verb, thing) for verb, thing in map(str.split, work.split(", ")))
-    return Corner(
-        name,
-        tuple(places.split()),
-        tuple(jobs.split()),
-        tuple(animals.split()),
-        tuple(foods.split()),
-        verbs,
-        reading,
-    )
+    return Corner(name, places, jobs, animals, foods, verbs, reading)
 
 
 CORNERS = tuple(map(_corner, _CORNERS.strip().split("\n\n")))

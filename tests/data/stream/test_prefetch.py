@@ -10,7 +10,7 @@ from digests import digest
 
 from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
 from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition, StreamSettings
-from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.errors import BertsmithError
 
 
 def stream_of(village_small, **changes):
@@ -131,9 +131,3 @@ def test_a_worker_does_not_outlive_its_parent_nor_hold_its_lock(village_small, t
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert wait_until(lambda: is_gone(pid))
-
-
-@pytest.mark.parametrize("workers", [-1, 2])
-def test_other_numbers_of_workers_are_refused(village_small, workers):
-    with pytest.raises(ConfigError):
-        prefetched(stream_of(village_small), workers)

@@ -99,15 +99,10 @@ class PreTrainingBatch:
 
     def to(self, device: torch.device | str) -> PreTrainingBatch:
         """Returns the same batch on another device."""
-        return replace(
-            self,
-            tokens=self.tokens.to(device),
-            masked_positions=sent(self.masked_positions, device),
-            masked_labels=sent(self.masked_labels, device),
-            next_sentence_labels=sent(self.next_sentence_labels, device),
-            masked_spans=None if self.masked_spans is None else sent(self.masked_spans, device),
-            masked_draws=None if self.masked_draws is None else sent(self.masked_draws, device),
-        )
+        tensors: dict[str, Any] = {
+            name: sent(one, device) for name, one in vars(self).items() if isinstance(one, Tensor)
+        }
+        return replace(self, tokens=self.tokens.to(device), **tensors)
 
     def share(self, rank: int, world_size: int) -> PreTrainingBatch:
         """Returns every `world_size`-th sequence from number `rank` on; the global counts stay."""

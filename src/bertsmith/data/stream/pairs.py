@@ -75,18 +75,14 @@ def draw_pairs(
         is_next = rng.random() < 0.5
         if pairing == "google" and end - start == 1:
             is_next = False
-        if end - start == 1 and is_next:
+        first, second = document[start:end], document[end:end]
+        if is_next or end - start > 1:
             # 单句成块时借用相邻句子组成真实的一对，否则“真/随机”标签会失衡
-            border = start + 1 if end < len(document) else start
-            first, second = document[border - 1 : border], document[border : border + 1]
-        else:
-            border = start + (1 if end - start == 1 else int(rng.integers(1, end - start)))
-            first, second = document[start:border], document[border:end]
-            if not is_next:
-                length_of_first = sum(len(sentence) for sentence in first)
-                second = _random_segment(draw_other(), target - length_of_first, rng)
-                # 随机 B 没有用到的句子放回去，下一块从它们开始，不浪费文本
-                end = border
+            first, second = _consecutive(document, start, end, rng)
+        if not is_next:
+            second = _random_segment(draw_other(), target - sum(map(len, first)), rng)
+            # 随机 B 没有用到的句子放回去，下一块从它们开始，不浪费文本
+            end = start + len(first)
         a, b = _truncate_pair(np.concatenate(first), np.concatenate(second), max_tokens, rng)
         yield SegmentPair(a, b, IS_NEXT if is_next else IS_RANDOM)
         start = end
@@ -106,13 +102,7 @@ def draw_ordered_pairs(
     start = 0
     while start < len(document):
         end = _end_of_chunk(document, start, target)
-        if end - start == 1:
-            # 单句成块：与相邻的句子配对，两段仍然相连
-            border = start + 1 if end < len(document) else start
-            first, second = document[border - 1 : border], document[border : border + 1]
-        else:
-            border = start + int(rng.integers(1, end - start))
-            first, second = document[start:border], document[border:end]
+        first, second = _consecutive(document, start, end, rng)
         a, b = _truncate_pair(np.concatenate(first), np.concatenate(second), max_tokens, rng)
         # 截断之后再交换：两种次序的长度分布完全相同，模型无法凭长短猜出答案
         yield SegmentPair(b, a, SWAPPED) if rng.random() < 0.5 else SegmentPair(a, b, IN_ORDER)
@@ -174,6 +164,17 @@ def _end_of_chunk(document: TokenDocument, start: int, target: int) -> int:
         if length >= target:
             return index + 1
     return len(document)
+
+
+def _consecutive(
+    document: TokenDocument, start: int, end: int, rng: np.random.Generator
+) -> tuple[TokenDocument, TokenDocument]:
+    """Cuts a chunk in two at a random border; a chunk of one sentence goes with a neighbour of the document."""
+    if end - start > 1:
+        border = start + int(rng.integers(1, end - start))
+        return document[start:border], document[border:end]
+    border = end if end < len(document) else start
+    return document[border - 1 : border], document[border : border + 1]
 
 
 def _random_segment(other: TokenDocument, target: int, rng: np.random.Generator) -> TokenDocument:

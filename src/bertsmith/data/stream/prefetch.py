@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition
-from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.errors import BertsmithError
 
 BATCHES_AHEAD = 16
 """Most batches that wait: more than are read while the next block is made."""
@@ -35,11 +35,7 @@ def prefetched(stream: PreTrainingStream, workers: int) -> PreTrainingStream | P
 
     More would not help: one draws several times as fast as any step reads.
     """
-    if workers == 0:
-        return stream
-    if workers != 1:
-        raise ConfigError(f"{workers} workers: a stream has 0 or 1")
-    return PrefetchedStream(stream)
+    return PrefetchedStream(stream) if workers else stream
 
 
 class PrefetchedStream(Iterator[PreTrainingBatch]):
@@ -49,8 +45,6 @@ class PrefetchedStream(Iterator[PreTrainingBatch]):
     """
 
     def __init__(self, stream: PreTrainingStream) -> None:
-        if "fork" not in multiprocessing.get_all_start_methods():
-            raise ConfigError("this system cannot fork a worker for the stream; use 0 workers")
         self.settings = stream.settings
         self.worker: BaseProcess | None = None
         self._stream = stream

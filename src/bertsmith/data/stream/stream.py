@@ -23,7 +23,6 @@ from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.masking import MaskedTokens, MaskingSettings, mask_tokens
 from bertsmith.data.stream.pairs import (
-    NO_LABEL,
     Pairing,
     SegmentPair,
     TokenDocument,
@@ -33,7 +32,7 @@ from bertsmith.data.stream.pairs import (
     pack_full,
 )
 from bertsmith.errors import ConfigError
-from bertsmith.seeding import generator
+from bertsmith.seeding import generator, mixed_bits
 from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer
 
@@ -226,7 +225,8 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             if last < len(block.examples):
                 self.position = replace(self.position, offset=last)
                 break
-            self.position = self._following_block()
+            is_last = self.position.block + 1 >= self.blocks_per_epoch
+            self.position = StreamPosition(self.position.epoch + is_last, 0 if is_last else self.position.block + 1)
             if self.position.epoch > start.epoch and not across_epochs:
                 break
             # 按条数装，此刻就知道满了；按词元数装，要看下一块的第一条还放不放得下
@@ -240,11 +240,6 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             return min(len(block.examples), first + self.settings.batch_size - taken)
         room = self.settings.batch_tokens - tokens
         return int(np.searchsorted(block.ends, block.ends[first] + room, side="right")) - 1
-
-    def _following_block(self) -> StreamPosition:
-        if self.position.block + 1 < self.blocks_per_epoch:
-            return StreamPosition(self.position.epoch, self.position.block + 1, 0)
-        return StreamPosition(self.position.epoch + 1, 0, 0)
 
     def _block(self, epoch: int, block: int) -> _Block:
         """Makes all examples of a block, shuffled; the last block made is kept."""
@@ -340,20 +335,18 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             none = np.zeros(0, np.int64)
             predicted = MaskedTokens(input_ids, none, none)
         else:
-            predicted = self._masked(input_ids, self._continuations(rows, input_ids), lengths, sources, start)
+            continuations = None
+            if self._carries_words:
+                continuations = rows[:, 1].astype(np.bool_)
+            elif self.settings.masking.kind != "token":
+                continuations = self._tokenizer.continuations(input_ids)
+            predicted = self._masked(input_ids, continuations, lengths, sources, start)
         if self.needs.draws:
             # 随机数随批次而来，只由批次的位置决定：断点续训、多进程、梯度累积时，每个位置抽到的都是同一个数
             rng = generator(self.seed, "stream/draws", start.epoch, start.block, start.offset)
             predicted = replace(predicted, draws=rng.random(len(predicted.positions), dtype=np.float32))
         labels = np.array([pair.label for pair in examples])
-        counts = (len(predicted.labels), int((labels != NO_LABEL).sum()), len(input_ids))
-        return PreTrainingBatch.from_arrays(predicted, lengths, token_type_ids, labels, counts)
-
-    def _continuations(self, rows: NDArray[np.int32], input_ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Returns [T], True on pieces that continue a word; None where nobody asks."""
-        if self.settings.masking.kind == "token":
-            return None
-        return rows[:, 1].astype(np.bool_) if self._carries_words else self._tokenizer.continuations(input_ids)
+        return PreTrainingBatch.from_arrays(predicted, lengths, token_type_ids, labels)
 
     def _masked(
         self,
@@ -460,12 +453,5 @@ class EpochPermutation:
         mask = (np.uint64(1) << half) - np.uint64(1)
         left, right = values >> half, values & mask
         for key in self._keys:
-            left, right = right, left ^ (_mixed(right ^ key) & mask)
+            left, right = right, left ^ (mixed_bits(right ^ key) & mask)
         return (left << half) | right
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mixes the bits of 64-bit numbers: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
