@@ -28,9 +28,8 @@ from bertsmith.data.corpus.commit import (
 )
 from bertsmith.data.corpus.manifest import HELDOUT, MANIFEST, TRAIN, different_keys, require_same_settings
 from bertsmith.data.corpus.partial_shards import (
-    count_empty_rows,
-    count_tokens,
-    read_partial_shards,
+    PartialShard,
+    read_record,
     verify_partial_shards,
     write_partial_shards,
 )
@@ -138,10 +137,8 @@ def build_shards(
     sources = _without_own_files(found, paths, Path(folder))
     rule, why = corpus_documents([source.name for source in sources], options.documents, options.encoding)
     options = replace(options, documents=rule)
-    settings = {"sources": [[_absolute(source), source.size] for source in sources], **asdict(options)}
-    if options.sheet is None:
-        # 早先的语料没有这一项：同一条命令照样能在那里重跑
-        del settings["sheet"]
+    places = (one.name if is_url(one.name) else str(Path(one.name).resolve()) for one in sources)
+    settings = {"sources": [[place, one.size] for place, one in zip(places, sources, strict=True)], **asdict(options)}
     folder = Path(folder)
     # 工作进程继承了锁：拿到锁就说明上一次的进程都已退出，不会有两个写者
     with working_in(folder, CHUNKS_MADE, patience=_LOCK_PATIENCE):
@@ -222,7 +219,7 @@ class _ChunkWork:
             # 别的机器上迟到的工作进程可能已交出同一块：内容必然相同，用它的
             if not path.is_dir():
                 raise
-            return count_tokens(path)
+            return read_record(path).tokens
 
     def path(self, chunk: InputChunk) -> Path:
         return self.parts / f"{chunk.number:05d}"
@@ -242,7 +239,7 @@ def _make_chunks(
     for chunk in ready:
         # 早先做完的可能放了很久：搬进语料之前，先看它还是不是写下的样子
         verify_partial_shards(work.path(chunk))
-    tokens = sum(count_tokens(work.path(chunk)) for chunk in ready)
+    tokens = sum(read_record(work.path(chunk)).tokens for chunk in ready)
     if engine == "local":
         workers = min(workers or available_cores(), max(1, len(todo)))
     for chunk, made in zip(todo, parallel_map(work, todo, engine=engine, workers=workers), strict=True):
@@ -259,11 +256,14 @@ def _committed(
     settings: Mapping[str, Any],
     sources: Sequence[str],
 ) -> TokenCorpus:
-    partial_shards = [partial for chunk in chunks for partial in read_partial_shards(work.path(chunk))]
+    partial_shards, empty_rows = list[PartialShard](), 0
+    for path in map(work.path, chunks):
+        record = read_record(path)
+        partial_shards += [PartialShard(path, number, shards) for number, shards in enumerate(record.partial_shards)]
+        empty_rows += record.empty_rows
     try:
         if sources and not partial_shards:
             raise no_text_error(sources)
-        empty_rows = sum(count_empty_rows(work.path(chunk)) for chunk in chunks)
         commit(folder, partial_shards, work.tokenizer, work.options, settings, empty_rows)
     except InputError:
         # 文档太少：这些部分没有保留的价值，留下反而会挡住换了参数的下一条命令
@@ -314,24 +314,16 @@ def _planned(
 def _without_own_files(sources: Sequence[Source], paths: Sequence[str | Path], folder: Path) -> list[Source]:
     """Leaves out what a build writes into its folder, where a pattern among `paths` matches that as well."""
     named = {Path(path).resolve() for path in paths if not is_url(str(path)) and Path(path).is_file()}
-    kept = []
+    folder, kept = folder.resolve(), []
     for source in sources:
-        if is_url(source.name) or not _is_own_file(Path(source.name).resolve(), folder.resolve()):
+        file = Path(source.name).resolve()
+        # 只认构建自己写的名字：用户放在输出目录里的文本照常读，绝不悄悄丢掉
+        has_own_name = file.name in (MANIFEST, STATISTICS, _PICTURE) or SHARD_NAME.fullmatch(file.name)
+        if is_url(source.name) or not (folder / PARTS in file.parents or (file.parent == folder and has_own_name)):
             kept.append(source)
-        elif Path(source.name).resolve() in named:
+        elif file in named:
             raise InputError(f"{source.name}: this is what a build writes, not text; name other input or another --out")
     return kept
-
-
-def _is_own_file(file: Path, folder: Path) -> bool:
-    # 只认构建自己写的名字：用户放在输出目录里的文本照常读，绝不悄悄丢掉
-    if file.parent == folder:
-        return file.name in (MANIFEST, STATISTICS, _PICTURE) or SHARD_NAME.fullmatch(file.name) is not None
-    return folder / PARTS in file.parents
-
-
-def _absolute(source: Source) -> str:
-    return source.name if is_url(source.name) else str(Path(source.name).resolve())
 
 
 def _remove_parts(folder: Path) -> None:

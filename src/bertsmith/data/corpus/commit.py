@@ -68,13 +68,12 @@ def commit(
     pieces = {name: np.zeros(tokenizer.vocab_size, dtype=np.int64) for name in SPLITS}
     moves = []
     for partial, before, after, kept in zip(partial_shards, natural, splits, lines, strict=True):
-        for shard in partial.shards(before, after, kept, tokenizer):
-            name, record = SPLITS[shard.split], shard.record
+        for name, path, record, counted in partial.shards(before, after, kept, tokenizer):
             file = f"{name}-{len(entries[name]):05d}.arrow"
             entries[name].append(ShardEntry(file, record.statistics.documents, record.bytes, record.checksum))
             held[name].append(record.statistics)
-            pieces[name] += shard.pieces
-            moves.append([str(shard.path.relative_to(folder)), file])
+            pieces[name] += counted
+            moves.append([str(path.relative_to(folder)), file])
     counts = {name: _counts(held[name]) for name in SPLITS}
     manifest = Manifest(
         tokenizer=tokenizer.fingerprint,

@@ -127,21 +127,25 @@ def checksum_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def fault_of(path: Path, checksum: str) -> str:
+    """Says what is wrong with a file that had this checksum; empty for nothing."""
+    try:
+        return "" if checksum_of(path) == checksum else "its checksum differs"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
 def verify_shards(folder: Path, shards: Sequence[ShardEntry], *, every_byte: bool = False) -> None:
     """Makes sure that shards are what their manifest says; `every_byte` reads those too that were verified before."""
     verified = {} if every_byte else _read_verified(folder)
     has_changed = False
     for shard in shards:
         path = folder / shard.file
-        try:
-            if verified.get(shard.file) == _state(path, shard):
-                continue
-            has_changed = True
-            digest = checksum_of(path)
-        except OSError as error:
-            raise CheckpointError(f"{path}: shard cannot be read ({error.strerror or error}); {BUILD_AGAIN}") from None
-        if digest != shard.checksum:
-            raise CheckpointError(f"{path}: shard is damaged (its checksum differs); {BUILD_AGAIN}")
+        if path.exists() and verified.get(shard.file) == _state(path, shard):
+            continue
+        has_changed = True
+        if fault := fault_of(path, shard.checksum):
+            raise CheckpointError(f"{path}: shard is damaged ({fault}); {BUILD_AGAIN}")
     if has_changed:
         note_verified(folder, shards)
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus.duplicates import signatures_of
-from bertsmith.data.corpus.manifest import SPLITS, checksum_of
+from bertsmith.data.corpus.manifest import SPLITS, checksum_of, fault_of
 from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import MappedDocuments, TokenizedDocuments, write_documents
 from bertsmith.data.corpus.statistics import ShardStatistics
@@ -50,22 +50,13 @@ class ShardRecord:
 
 
 @dataclass(frozen=True)
-class _ChunkRecord:
+class ChunkRecord:
     """`chunk.json`: numbers of ids and of rows without text, the shards by split, the checksums of their arrays."""
 
     tokens: int
     partial_shards: tuple[dict[str, ShardRecord], ...]
-    arrays: tuple[str, ...] = ()
-    empty_rows: int = 0
-
-
-class Shard(NamedTuple):
-    """One Arrow file of the split `SPLITS[split]`; `pieces`, [V] int64, says how often each id occurs in it."""
-
-    split: int
-    path: Path
-    record: ShardRecord
-    pieces: NDArray[np.int64]
+    arrays: tuple[str, ...]
+    empty_rows: int
 
 
 def write_partial_shards(
@@ -84,39 +75,24 @@ def write_partial_shards(
             tokens += len(group.documents.tokens)
             records.append(_write(temporary, len(records), group, tokenizer, options))
         arrays = tuple(checksum_of(temporary / _arrays_file(number)) for number in range(len(records)))
-        write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records), arrays, empty.total()), checked=True)
+        write_json(temporary / _CHUNK, ChunkRecord(tokens, tuple(records), arrays, empty.total()), checked=True)
     return tokens
 
 
-def read_partial_shards(path: Path) -> list[PartialShard]:
-    """Opens the partial shards of a finished chunk, in order."""
-    return [PartialShard(path, number, records) for number, records in enumerate(_read_record(path).partial_shards)]
+def read_record(path: Path) -> ChunkRecord:
+    """Reads what is noted of a finished chunk."""
+    return read_json(path / _CHUNK, ChunkRecord, RunFolderError, _advice(path))
 
 
 def verify_partial_shards(path: Path) -> None:
     """Makes sure that the files of a chunk that was finished some time ago are what was written."""
-    record = _read_record(path)
+    record = read_record(path)
     checksums = {_arrays_file(number): checksum for number, checksum in enumerate(record.arrays)}
     for number, shards in enumerate(record.partial_shards):
         checksums |= {_shard_file(number, name): shard.checksum for name, shard in shards.items()}
     for name, checksum in checksums.items():
-        try:
-            if checksum_of(path / name) == checksum:
-                continue
-            reason = "its checksum differs"
-        except OSError as error:
-            reason = error.strerror or str(error)
-        raise RunFolderError(f"{path / name}: damaged ({reason}); {_advice(path)}")
-
-
-def count_tokens(path: Path) -> int:
-    """Reads how many ids a finished chunk has."""
-    return _read_record(path).tokens
-
-
-def count_empty_rows(path: Path) -> int:
-    """Reads how many rows without text there were in the input of a finished chunk."""
-    return _read_record(path).empty_rows
+        if fault := fault_of(path / name, checksum):
+            raise RunFolderError(f"{path / name}: damaged ({fault}); {_advice(path)}")
 
 
 @dataclass(frozen=True)
@@ -134,8 +110,10 @@ class PartialShard:
 
     def shards(
         self, natural: NDArray[np.int8], splits: NDArray[np.int8], lines: NDArray[np.bool_], tokenizer: Tokenizer
-    ) -> Iterator[Shard]:
+    ) -> Iterator[tuple[str, Path, ShardRecord, NDArray[np.int64]]]:
         """Gives the shards that hold every document where it belongs; writes new ones where that has changed.
+
+        Of each its split, its file, what is noted of it, and [V] int64, how often each id occurs in it.
 
         Args:
             natural: [D] the split of every document by the number of its text, in which it lies now.
@@ -144,9 +122,8 @@ class PartialShard:
         """
         # 没有文档要搬动或去掉：已写好的分片原样可用，省去整份重写
         if np.array_equal(natural, splits) and lines.all():
-            for split, name in enumerate(SPLITS):
-                if name in self.records:
-                    yield Shard(split, self._path(name), self.records[name], self.load(f"{name}_pieces"))
+            for name, record in self.records.items():
+                yield name, self._path(name), record, self.load(f"{name}_pieces")
             return
         mapped = [MappedDocuments(self._path(name)).whole() if name in self.records else None for name in SPLITS]
         origins = np.repeat(natural, self.load("sentences"))
@@ -158,7 +135,7 @@ class PartialShard:
                     chosen.append(documents.select(wanted, lines[origins == origin]))
             if chosen:
                 path = self._path(f"{name}.kept")
-                yield Shard(target, path, *_write_shard(path, TokenizedDocuments.join(chosen), tokenizer))
+                yield (name, path, *_write_shard(path, TokenizedDocuments.join(chosen), tokenizer))
 
     def _path(self, name: str) -> Path:
         return self.folder / _shard_file(self.number, name)
@@ -293,10 +270,6 @@ def _shard_file(number: int, name: str) -> str:
 
 def _arrays_file(number: int) -> str:
     return f"{number:03d}.npz"
-
-
-def _read_record(path: Path) -> _ChunkRecord:
-    return read_json(path / _CHUNK, _ChunkRecord, RunFolderError, _advice(path))
 
 
 def _advice(path: Path) -> str:

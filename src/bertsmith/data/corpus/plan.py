@@ -151,12 +151,15 @@ def _between_documents(source: Source, encoding: str, size: float, *, by_line: b
 
 def _parts_of_document(source: Source, encoding: str, begin: int, end: int, size: float) -> Iterator[Span]:
     """Cuts a stretch that is one document at a blank line, or at any line where none is near."""
-    number = text_number(_bytes_at(source, begin))
+    with open_source(source.name) as raw:
+        raw.seek(begin)
+        number = text_number(raw.read(_LINE_PIECE))
     start = begin
     while end - start >= 1.5 * size:
         place = start + int(size)
         far = place + _BLANK_LINE_WITHIN
-        cut = next(_document_ends(source, encoding, place, far), 0) or _line_end(source, far)
+        any_line = _document_ends(source, encoding, far, source.size, by_line=True)
+        cut = next(_document_ends(source, encoding, place, far), 0) or next(any_line, end)
         if cut >= end:
             break
         yield Span(source.name, start, cut, encoding, number)
@@ -179,12 +182,6 @@ def _encoding_to_cut(source: Source, options: CorpusOptions, size: float) -> str
     return encoding if codecs.lookup(encoding).name.startswith(_CUTTABLE) else None
 
 
-def _bytes_at(source: Source, place: int) -> bytes:
-    with open_source(source.name) as raw:
-        raw.seek(place)
-        return raw.read(_LINE_PIECE)
-
-
 def _document_ends(source: Source, encoding: str, place: int, until: int, *, by_line: bool = False) -> Iterator[int]:
     """Yields the places after `place`, and not far behind `until`, where one document ends and another begins."""
     with open_source(source.name) as raw:
@@ -203,14 +200,6 @@ def _document_ends(source: Source, encoding: str, place: int, until: int, *, by_
                 yield position
             # 从行中间读起的第一行不完整，不能拿来判断
             previous, complete = (piece if complete else b""), True
-
-
-def _line_end(source: Source, place: int) -> int:
-    with open_source(source.name) as raw:
-        raw.seek(place)
-        while (piece := raw.readline(_LINE_PIECE)) and not piece.endswith(b"\n"):
-            pass
-        return raw.tell()
 
 
 def _ends_document(line: str) -> bool:

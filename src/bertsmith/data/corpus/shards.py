@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ from bertsmith.data.corpus.manifest import (
 )
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path
+from bertsmith.seeding import mixed_bits
 from bertsmith.tokenizer import Tokenizer
 
 __all__ = ["HELDOUT", "TRAIN", "SplitCounts", "TokenCorpus"]
@@ -56,9 +58,7 @@ class TokenCorpus:
         self.fingerprint = hashlib.blake2b((self.folder / MANIFEST).read_bytes(), digest_size=16).hexdigest()
         self.piece_counts = np.array(manifest.piece_counts, dtype=np.int64)
         self.has_words = manifest.words
-        self.counts = {
-            name: SplitCounts(split.documents, split.sentences, split.tokens) for name, split in manifest.splits.items()
-        }
+        self.counts: Mapping[str, SplitCounts] = manifest.splits
         self._manifest = manifest
         self._first_document = {
             name: np.cumsum([0, *(shard.documents for shard in split.shards)])
@@ -135,14 +135,10 @@ class TokenizedDocuments:
     @classmethod
     def join(cls, groups: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
         """Puts groups of documents, at least one, one behind the other."""
-        words = [group.continuations for group in groups if group.continuations is not None]
-        return cls(
-            np.concatenate([group.tokens for group in groups]),
-            np.concatenate([group.sentence_lengths for group in groups]),
-            np.concatenate([group.document_lengths for group in groups]),
-            np.concatenate([group.texts for group in groups]),
-            np.concatenate(words) if words else None,
-        )
+        columns = [[getattr(group, column.name) for group in groups] for column in fields(cls)]
+        # 没有词界的那一列全是 None
+        joined: list[Any] = [None if parts[0] is None else np.concatenate(parts) for parts in columns]
+        return cls(*joined)
 
     @property
     def num_documents(self) -> int:
@@ -164,10 +160,8 @@ class TokenizedDocuments:
         """Returns [S] uint64, a hash of the ids of every sentence: cheaper than the one above, and not as strong."""
         starts = _bounds(self.sentence_lengths)[:-1]
         place = np.arange(len(self.tokens)) - np.repeat(starts, self.sentence_lengths)
-        mixed = (self.tokens.astype(np.uint64) ^ (place.astype(np.uint64) << np.uint64(32))) + np.uint64(1)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), starts) if len(starts) else mixed
+        mixed = mixed_bits((self.tokens.astype(np.uint64) ^ (place.astype(np.uint64) << np.uint64(32))) + np.uint64(1))
+        return np.add.reduceat(mixed, starts) if len(starts) else mixed
 
     def select(self, documents: NDArray[np.bool_], lines: NDArray[np.bool_] | None = None) -> TokenizedDocuments:
         """Returns the documents for which [D] `documents` is true, in order; of them the sentences of [S] `lines`."""
@@ -207,7 +201,6 @@ class MappedDocuments:
     def __init__(self, path: Path) -> None:
         batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
         column = batch.column("sentences")
-        self.num_documents: int = len(column)
         self._sentence_offsets = column.offsets.to_numpy()
         self._token_offsets = column.values.offsets.to_numpy()
         self._tokens = column.values.values.to_numpy()
