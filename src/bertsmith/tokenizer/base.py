@@ -11,7 +11,6 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -140,15 +139,22 @@ class Tokenizer(ABC):
         """Tells which pieces of a text continue the word of the piece before them."""
         return self.continuing[ids]
 
-    def _aligned(self, texts: Iterable[str], *, parse_special: SpecialWord) -> dict[str, Tokens]:
-        """Returns the tokens of each text."""
-        # 一个问题常配许多文档：同样的文本只切一次
-        distinct = list(dict.fromkeys(texts))
-        flat = self.align_flat(distinct, parse_special=parse_special)
+    def _tokens(self, text: str, *, parse_special: SpecialWord) -> Tokens:
+        """Returns the tokens of a text with their places."""
+        flat = self.align_flat([text], parse_special=parse_special)
         offsets = list(zip(flat.starts.tolist(), flat.ends.tolist(), strict=True))
-        ids, word_ids, bounds = flat.ids.tolist(), flat.word_ids.tolist(), pairwise(flat.bounds.tolist())
-        parts = (Tokens(ids[start:end], offsets[start:end], word_ids[start:end]) for start, end in bounds)
-        return dict(zip(distinct, parts, strict=True))
+        return Tokens(flat.ids.tolist(), offsets, flat.word_ids.tolist())
+
+    def _aligned(
+        self, samples: Sequence[tuple[str, str | None]], *, parse_special: SpecialWord
+    ) -> Iterator[tuple[Tokens, Tokens | None]]:
+        """Yields the tokens of texts and their second texts, one sample after the other."""
+        held: tuple[str, Tokens] | None = None
+        for first, second in samples:
+            # 一个问题常配许多文档：问题只切一次
+            if held is None or held[0] != first:
+                held = first, self._tokens(first, parse_special=parse_special)
+            yield held[1], None if second is None else self._tokens(second, parse_special=parse_special)
 
     def encode_stream(self, texts: Iterable[str], *, workers: int = 1) -> Iterator[FlatIds]:
         """Turns a corpus of any size into arrays, in batches of about a million characters, in order."""
@@ -217,10 +223,8 @@ class Tokenizer(ABC):
         around = self.template if add_special_tokens else replace(self.template, before=(), between=(), after=())
         layout = Layout(around, pad_id, limit, truncation, filled, stride, overflows)
         with collector_paused():
-            given = (text for sample in samples for text in sample if text is not None)
-            tokens = self._aligned(given, parse_special=parse_special)
-            pairs = ((tokens[first], None if second is None else tokens[second]) for first, second in samples)
-            encoding = build_rows(pairs, layout)
+            # 逐条生成：一条的中间结果用完即释放，内存总是热的
+            encoding = build_rows(self._aligned(samples, parse_special=parse_special), layout)
         for name, is_wanted in (
             ("attention_mask", return_attention_mask),
             ("token_type_ids", return_token_type_ids),

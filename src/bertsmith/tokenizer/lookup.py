@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tokenizer.encoding import PACKED, FlatTokens, join_tokens, split_batches
+from bertsmith.tokenizer.encoding import PACKED, FlatTokens, Tokens, join_tokens, split_batches
 from bertsmith.tokenizer.normalize import BOUNDARY, Normalizer
 from bertsmith.tokenizer.settings import WrittenTokens
 
@@ -155,6 +155,23 @@ class TextEncoder:
             return b"".join(map(self._lookup_ids, self._normalizer.marked_chunks(texts)))
         return b"".join(self.encode(text, written) + self._end for text in texts)
 
+    def align(self, text: str, written: WrittenTokens | None) -> Tokens:
+        """Turns a text into tokens with their places."""
+        tokens = Tokens([], [], [])
+        if written is None:
+            self._append(tokens, text, 0, 0)
+            return tokens
+        num_words = 0
+        for part, begin, index in written.split(text):
+            if index is None:
+                num_words = self._append(tokens, part, begin, num_words)
+            else:
+                tokens.ids.append(index)
+                tokens.offsets.append((begin, begin + len(part)))
+                tokens.word_ids.append(num_words)
+                num_words += 1
+        return tokens
+
     def align_flat(self, texts: Iterable[str], written: WrittenTokens | None) -> FlatTokens:
         """Turns many texts into arrays: for a corpus, several times faster than text by text."""
         # 分成小批：每批的中间结果留在高速缓存里，比一次处理整个语料快一半
@@ -197,6 +214,28 @@ class TextEncoder:
             (columns[:, 2] + begins).astype(np.int32),
             (columns[:, 3] + first_words).astype(np.int32),
         )
+
+    def _append(self, tokens: Tokens, text: str, begin: int, num_words: int) -> int:
+        """Appends the tokens of a stretch of text; returns how many words there are now."""
+        ids, offsets, word_ids = tokens
+        chunks, gap = self._normalizer.placed_chunks(text)
+        for chunk in chunks:
+            packed = self._lookup_tokens(chunk)
+            # 绝大多数词只是一个词片：给它单独一支，省去迭代器
+            if len(packed) == _TOKEN.size:
+                index, start, end, _ = _TOKEN.unpack(packed)
+                ids.append(index)
+                offsets.append((begin + start, begin + end))
+                word_ids.append(num_words)
+                num_words += 1
+            elif packed:
+                for index, start, end, word in _TOKEN.iter_unpack(packed):
+                    ids.append(index)
+                    offsets.append((begin + start, begin + end))
+                    word_ids.append(num_words + word)
+                num_words += word + 1
+            begin += len(chunk) + gap
+        return num_words
 
     def _chunk_ids(self, chunk: str) -> bytes:
         """Does the careful work for a chunk that is not remembered."""

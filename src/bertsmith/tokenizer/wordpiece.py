@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.hub import model_folder
 from bertsmith.tokenizer.base import SpecialWord, Tokenizer
-from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, collector_paused, no_text, split_batches
+from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, Tokens, collector_paused, no_text, split_batches
 from bertsmith.tokenizer.files import check_vocab, read_config, read_length_limit, read_tokenizer, write_tokenizer
 from bertsmith.tokenizer.learn import Note, Progress, VocabularySettings, learn_vocab, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder, WordMatcher
@@ -201,6 +201,9 @@ class WordPieceTokenizer(Tokenizer):
         """
         pieces = [self.vocab[index] for index in self._known_ids(ids, skip_special_tokens)]
         return join_pieces(pieces, self.tokenize_chinese_chars)
+
+    def _tokens(self, text: str, *, parse_special: SpecialWord) -> Tokens:
+        return self._encoder.align(text, self._written[parse_special])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # 缓存不随对象序列化：别的进程只收到词表，自己重新积累
