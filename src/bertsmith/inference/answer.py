@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import InputError
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.linear import LinearPipeline
 from bertsmith.inference.pipeline import one_or_many, require_list
@@ -30,6 +30,7 @@ from bertsmith.inference.spans import OUTPUTS, Spans, best_word_spans, passage_w
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.model.heads import SpanScores, best_spans
+from bertsmith.settings import option
 from bertsmith.tokenizer import Template, Tokenizer
 
 WINDOWS_AT_ONCE = 1024
@@ -177,13 +178,22 @@ class Answered(AnswerCandidate):
 
 @dataclass(frozen=True)
 class AnswerSettings(TaskFile):
-    """What `task.json` tells `Answer`; without one, every question is answered."""
+    """What `task.json` tells `Answer`; without one, every question is answered.
+
+    Attributes:
+        stride: tokens that neighbouring windows of a long passage share, at most half a window.
+        max_answer_tokens: of the longest answer; with a linear model over words it counts words.
+        n_best: most candidates for each question; also the spans that each window puts forward.
+        null_threshold: τ of §4.3: an answer must beat "no answer" by more than this; 0 takes what scores higher. None
+            for models that were trained on answerable questions only: they always answer.
+    """
 
     required: ClassVar[tuple[str, ...]] = (*TaskFile.required, "stride", "max_answer_tokens", "null_threshold")
 
-    stride: int = 128
-    max_answer_tokens: int = 30
-    null_threshold: float | None = None
+    stride: int = option(128, min=0)
+    max_answer_tokens: int = option(30, min=1)
+    n_best: int = option(20, min=1)
+    null_threshold: float | None = option(None)
 
 
 class Answer(LinearPipeline, name="answer"):
@@ -195,45 +205,28 @@ class Answer(LinearPipeline, name="answer"):
     two_texts = "a question and its passage"
     endpoints = ("/answer",)
 
+    stride: int
+    max_answer_tokens: int
+    n_best: int
+    null_threshold: float | None
+
     def __init__(
         self,
         model: ModelForQuestionAnswering | Spans,
         tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
-        *,
-        stride: int = 128,
-        max_answer_tokens: int = 30,
-        n_best: int = 20,
-        null_threshold: float | None = None,
+        **settings: Any,
     ) -> None:
-        """Prepares a model for questions; see `Pipeline`.
-
-        Args:
-            stride: tokens that neighbouring windows of a long passage share, at most half a window.
-            max_answer_tokens: of the longest answer; with a linear model over words it counts words.
-            n_best: most candidates for each question; also the spans that each window puts forward.
-            null_threshold: τ of §4.3: an answer must beat "no answer" by more than this; 0 takes what scores higher.
-                None for models that were trained on answerable questions only: they always answer.
-        """
-        super().__init__(model, tokenizer, inference)
-        if stride < 0 or max_answer_tokens < 1 or n_best < 1:
-            raise ConfigError(
-                f"stride {stride}, max_answer_tokens {max_answer_tokens}, n_best {n_best}:"
-                " the first cannot be negative, the others must be at least 1"
-            )
-        if null_threshold is not None and not math.isfinite(null_threshold):
-            raise ConfigError(f"null threshold {null_threshold} is not a finite number; None always answers")
+        """Prepares a model for questions; see `Pipeline` and `AnswerSettings`."""
+        super().__init__(model, tokenizer, inference, **settings)
         self.labels = list(OUTPUTS)
-        self.n_best = n_best
-        self.max_answer_tokens = max_answer_tokens
-        self.null_threshold = null_threshold
         if tokenizer is None:
             return
-        self.cutter = WindowCutter(tokenizer, self.max_length, stride)
+        self.cutter = WindowCutter(tokenizer, self.max_length, self.stride)
         template = tokenizer.template
         # 只认一种句段的分词器（RoBERTa）靠分隔符找段落：句段编号全是 0，分不出问题与段落
         borders = 0 if template.second_type else len(template.between)
-        self._read = BestSpans(n_best, max_answer_tokens, tokenizer.sep_token_id, borders)
+        self._read = BestSpans(self.n_best, self.max_answer_tokens, tokenizer.sep_token_id, borders)
 
     @one_or_many
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:

@@ -35,6 +35,7 @@ from bertsmith.model import (
     ModelForSequenceClassification,
 )
 from bertsmith.model.config import PROBLEM_TYPES
+from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 SINGLE, MULTI, REGRESSION = PROBLEM_TYPES
@@ -77,7 +78,7 @@ class ClassSettings(TextSettings):
         positive_threshold: for two classes, how likely the second must be where thresholds are asked for.
     """
 
-    temperature: float = 1.0
+    temperature: float = option(1.0, above=0)
     positive_threshold: float | None = None
 
 
@@ -94,20 +95,19 @@ class TextPipeline(LinearPipeline):
     problem_type: ClassVar[str]
 
     words: Words | None
+    paired: bool | None
 
     def __init__(
         self,
         model: TextModel,
         tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
-        *,
-        paired: bool | None = None,
+        **settings: Any,
     ) -> None:
         """Takes a model whose `problem_type` is one of the pipeline's."""
-        self.paired = paired
         if not isinstance(model, Words):
             self.require_problem(model.config)
-        super().__init__(model, tokenizer, inference)
+        super().__init__(model, tokenizer, inference, **settings)
 
     @classmethod
     def load_beside(cls: type[LinearPipelineT], folder: str | Path, words: Words, **how: Any) -> LinearPipelineT:
@@ -178,20 +178,8 @@ class Classify(TextPipeline, name="classify"):
     settings = ClassSettings
     is_calibrated = False
     uses_thresholds = False
-
-    def __init__(
-        self,
-        model: TextModel,
-        tokenizer: Tokenizer | None,
-        inference: InferenceConfig = DEFAULT,
-        *,
-        paired: bool | None = None,
-        temperature: float = 1.0,
-        positive_threshold: float | None = None,
-    ) -> None:
-        """Takes a model as `TextPipeline` does, and what `ClassSettings` has."""
-        super().__init__(model, tokenizer, inference, paired=paired)
-        self.temperature, self.positive_threshold = checked_temperature(temperature), positive_threshold
+    temperature: float
+    positive_threshold: float | None
 
     @one_or_many
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
@@ -222,8 +210,8 @@ class LabelSettings(TextSettings):
         thresholds: how likely each label must be where thresholds of their own are asked for; empty for none.
     """
 
-    threshold: float = 0.5
-    temperature: float = 1.0
+    threshold: float = option(0.5, min=0, max=1)
+    temperature: float = option(1.0, above=0)
     thresholds: tuple[float, ...] = ()
 
 
@@ -239,26 +227,9 @@ class MultiLabel(TextPipeline, name="multilabel"):
     settings = LabelSettings
     is_calibrated = False
     uses_thresholds = False
-
-    def __init__(
-        self,
-        model: TextModel,
-        tokenizer: Tokenizer | None,
-        inference: InferenceConfig = DEFAULT,
-        *,
-        threshold: float = 0.5,
-        paired: bool | None = None,
-        temperature: float = 1.0,
-        thresholds: Sequence[float] = (),
-    ) -> None:
-        """Takes a model as `TextPipeline` does, and what `LabelSettings` has."""
-        super().__init__(model, tokenizer, inference, paired=paired)
-        if not 0.0 <= threshold <= 1.0:
-            raise ConfigError(f"threshold {threshold} is outside [0, 1]")
-        self.threshold, self.temperature = threshold, checked_temperature(temperature)
-        self.thresholds = tuple(thresholds)
-        if self.thresholds and len(self.thresholds) != len(self.labels):
-            raise ConfigError(f"{len(self.thresholds)} thresholds for {len(self.labels)} labels; fine-tune again")
+    threshold: float
+    temperature: float
+    thresholds: tuple[float, ...]
 
     @one_or_many
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[LabelsPrediction]:
@@ -267,7 +238,7 @@ class MultiLabel(TextPipeline, name="multilabel"):
 
     def told(self, logits: Tensor) -> list[LabelsPrediction]:
         """Returns what outputs [N, K] say."""
-        if self.uses_thresholds and not self.thresholds:
+        if self.uses_thresholds and len(self.thresholds) != len(self.labels):
             raise ConfigError("the folder has no thresholds of its labels; fine-tune again to get them")
         least = self.thresholds if self.uses_thresholds else (self.threshold,) * len(self.labels)
         shown = (logits / (self.temperature if self.is_calibrated else 1.0)).sigmoid().tolist()
@@ -285,16 +256,9 @@ class Regress(TextPipeline, name="regress"):
 
     problem_type = REGRESSION
 
-    def __init__(
-        self,
-        model: TextModel,
-        tokenizer: Tokenizer | None,
-        inference: InferenceConfig = DEFAULT,
-        *,
-        paired: bool | None = None,
-    ) -> None:
+    def __init__(self, model: TextModel, tokenizer: Tokenizer | None, *inference: InferenceConfig, **settings: Any):
         """Takes a model with one output, as `TextPipeline` does."""
-        super().__init__(model, tokenizer, inference, paired=paired)
+        super().__init__(model, tokenizer, *inference, **settings)
         if len(self.labels) != 1:
             raise ConfigError(f"the model gives {len(self.labels)} numbers for a text; only one can be read")
 
@@ -306,13 +270,6 @@ class Regress(TextPipeline, name="regress"):
     def told(self, logits: Tensor) -> NDArray[np.float64]:
         """Returns what outputs [N, 1] say."""
         return logits[:, 0].double().numpy()
-
-
-def checked_temperature(temperature: float) -> float:
-    """Returns a temperature; ConfigError where it is not positive."""
-    if not 0.0 < temperature < float("inf"):
-        raise ConfigError(f"temperature {temperature} must be positive")
-    return temperature
 
 
 def sequence_rows(
@@ -400,14 +357,15 @@ class Rank(LinearPipeline, name="rank"):
     two_texts = "a query and its text"
     endpoints = ("/rerank", "/v1/rerank", "/v2/rerank")
 
+    prompt: str
+    activation: Activation
+
     def __init__(
         self,
         model: ModelForSequenceClassification | Words,
         tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
-        *,
-        prompt: str = "",
-        activation: Activation = "Sigmoid",
+        **settings: Any,
     ) -> None:
         """Takes a model with one output and no `problem_type`, or words; see `LinearPipeline` and `RankSettings`."""
         if not isinstance(model, Words) and (len(model.config.id2label) != 1 or model.config.problem_type is not None):
@@ -415,8 +373,7 @@ class Rank(LinearPipeline, name="rank"):
                 f"the model has {len(model.config.id2label)} outputs and problem_type {model.config.problem_type!r};"
                 " a ranker has one output and no problem_type"
             )
-        super().__init__(model, tokenizer, inference)
-        self.prompt, self.activation = prompt, activation
+        super().__init__(model, tokenizer, inference, **settings)
 
     @classmethod
     def settings_in(cls, folder: str | Path) -> RankSettings:

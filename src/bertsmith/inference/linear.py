@@ -159,13 +159,16 @@ class LinearPipeline(Pipeline):
     labels: list[str]
     words: LinearModel | None = None
 
-    def __init__(self, model: Any, tokenizer: Tokenizer | None, inference: InferenceConfig = DEFAULT) -> None:
-        """Takes an encoder with its tokenizer, or a linear model without one."""
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer | None, inference: InferenceConfig = DEFAULT, **settings: Any
+    ) -> None:
+        """Takes an encoder with its tokenizer, or a linear model without one; `settings` as in `Pipeline`."""
         if tokenizer is None:
+            self._settle(settings)
             self.words, self.labels, self.max_length = model, list(model.labels), 0
             self.tokenizer, self.engine = cast("Any", None), cast("Any", LinearEngine())
             return
-        super().__init__(model, tokenizer, inference)
+        super().__init__(model, tokenizer, inference, **settings)
         self.labels = label_names(model.config)
 
     @classmethod

@@ -74,7 +74,7 @@ class Pipeline:
         name: the word for `load_pipeline`, in `task.json` and in a server's `/info`.
         architectures: the models it reads; the first is loaded, and takes its part of a folder that holds more heads.
         needs_fine_tuning: whether its model has learned from labels; False for what pre-training alone makes.
-        settings: what `task.json` tells it; the fields besides those of `TaskFile` are arguments of the class.
+        settings: what `task.json` tells it; the fields besides those of `TaskFile` are arguments and attributes of it.
         has_parts: whether its folders may hold words beside an encoder, see `bertsmith solve`.
         two_texts: what it reads together, in the plural (`next sentences`), where it always reads two texts.
         endpoints: paths of the server that answer with it.
@@ -103,7 +103,11 @@ class Pipeline:
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ConfigError(f"pipeline {name!r} of {cls.__module__}: {known.__module__} has one of that name")
 
-    def __init__(self, model: PretrainedModel, tokenizer: Tokenizer, inference: InferenceConfig = DEFAULT):
+    def __init__(
+        self, model: PretrainedModel, tokenizer: Tokenizer, inference: InferenceConfig = DEFAULT, **settings: Any
+    ) -> None:
+        """Makes a model ready; `settings` are those that the class attribute of that name declares."""
+        self._settle(settings)
         require_fit(tokenizer, model.config)
         if self.is_causal not in (None, model.config.is_decoder):
             reads = "from left to right" if model.config.is_decoder else "both ways"
@@ -115,6 +119,11 @@ class Pipeline:
         self.tokenizer = tokenizer
         self.max_length = inference.length_for(model.config)
         self.engine: SequenceRunner = Engine(model, inference)
+
+    def _settle(self, settings: dict[str, Any]) -> None:
+        kind: Any = self.settings
+        # 任务与长度不是流水线的参数：占住前两个位置，误写成参数就会报错
+        vars(self).update(kind("", 0, **settings).arguments())
 
     @classmethod
     def load(cls: type[PipelineT], folder: str | Path, **how: Any) -> PipelineT:

@@ -25,7 +25,6 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.answer import behind_marks
 from bertsmith.inference.chain import Chain, words_in
-from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.entities import (
     IOB1,
     OUTSIDE,
@@ -109,22 +108,11 @@ class Tag(LinearPipeline, name="tag"):
 
     settings = TagSettings
     words_kind = Chain
-    constrained = False
+    constrained: bool
+    scheme: str
+    outside: float
     architectures: ClassVar[tuple[type[PretrainedModel], ...]] = (ModelForTokenClassification,)
     endpoints = ("/tag",)
-
-    def __init__(
-        self,
-        model: PretrainedModel | Chain,
-        tokenizer: Tokenizer | None,
-        inference: InferenceConfig = DEFAULT,
-        *,
-        constrained: bool = False,
-        scheme: str = "",
-        outside: float = 0.0,
-    ) -> None:
-        super().__init__(model, tokenizer, inference)
-        self.constrained, self.scheme, self.outside = constrained, scheme, outside
 
     @one_or_many
     def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:

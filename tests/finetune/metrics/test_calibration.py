@@ -140,7 +140,7 @@ def test_what_a_folder_does_not_know_is_said(tiny_model, tmp_path, capsys):
     said = typed(capsys, "predict", "x", "--model", tmp_path / "three", "--constrained", code=2)
     assert said == "bertsmith: --constrained is not for classify; leave it out\n"
     pipeline = load_pipeline("classify", tmp_path / "three")
-    with pytest.raises(ConfigError, match="temperature 0.0 must be positive"):
+    with pytest.raises(ConfigError, match="temperature is 0.0; give more than 0"):
         Classify(pipeline.engine.model, pipeline.tokenizer, temperature=0.0)
 
 
