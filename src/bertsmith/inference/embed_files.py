@@ -12,9 +12,9 @@ import functools
 import hashlib
 import io
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -81,6 +81,17 @@ class _File:
     lines: int
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What was asked for, as it is written down before the first part; `start` is as `hub.noted_start` notes it."""
+
+    request: dict[str, Any]
+    files: tuple[_File, ...]
+    precision: str
+    width: int
+    start: dict[str, str] | None = None
+
+
 def embed_files(
     files: Sequence[str | Path],
     folder: str | Path,
@@ -109,7 +120,14 @@ def embed_files(
     if out.is_dir():
         raise RunFolderError(f"--out {out}: is a folder; choose another name")
     require_utf8_names(*files, out)
-    _check(files, settings)
+    if not files:
+        raise InputError("no file to embed")
+    check_encoding(settings.encoding)
+    for file in files:
+        if not Path(file).is_file():
+            raise InputError(f"{file}: no such file")
+    require_plain_text([Path(file) for file in files], "a line each")
+    InferenceConfig(precision=settings.precision, batch_tokens=settings.batch_tokens, engine=settings.engine)
     parts = out.with_name(out.name + ".parts")
     noted = noted_start(folder, parts / _REQUEST)
     folder = model_folder(folder)
@@ -122,20 +140,29 @@ def embed_files(
         # 一个文件归一个进程：多出来的进程分走了核，却没有活
         count = min(available_cores() if workers is None else workers, len(files))
     threads = 0 if engine == "ray" or count == 1 else max(1, available_cores() // (count or 1))
-    probe = _Probe(str(folder), _state(folder), settings, threads)
+    work = _FileWork(str(folder), _state(folder), parts, settings, threads, PART)
+    spread = functools.partial(parallel_map, engine=engine, workers=count, computes=True)
     # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
     with working_in(parts, _REQUEST):
         if on_note is not None:
             for line in opening_lines(files, list(map(Path, files)), settings.encoding):
                 on_note(line)
-        todo, precision, width = _planned(parts, files, folder, noted, probe, engine, count)
-        lines = sum(file.lines for file in todo)
-        work = _FileWork(probe.folder, probe.state, parts, settings, precision, threads, PART)
-        _make_parts(work, todo, engine, count, lambda done: on_progress(done, lines) if on_progress else None)
-        finished = _parts_of_all(work, todo)
-        blank = _put_together(out, finished, lines, width)
+        plan = _planned(work, files, noted, lambda: next(spread(work.probed, [0])))
+        work = replace(work, settings=replace(settings, precision=cast("Any", plan.precision)))
+        finished = [part for file in plan.files for part in work.parts_of(file)]
+        lines = sum(file.lines for file in plan.files)
+        # 先报上次留下的：速度与剩余时间只按这一次做的算
+        done = sum(part.lines for part in finished if part.path.is_file())
+        # 单进程时逐部分报告进度；多进程时一个文件做完才有消息
+        alone = engine == "local" and count == 1
+        steps = (made for file in plan.files for made in work.steps(file)) if alone else spread(work, plan.files)
+        for made in chain([0], steps):
+            done += made
+            if on_progress is not None:
+                on_progress(done, lines)
+        blank = _put_together(out, finished, lines, plan.width)
         shutil.rmtree(parts)
-    return Embedded(lines, blank, width, precision)
+    return Embedded(lines, blank, plan.width, plan.precision)
 
 
 @dataclass(frozen=True)
@@ -146,9 +173,16 @@ class _FileWork:
     state: str
     parts: Path
     settings: EmbedSettings
-    precision: str
     threads: int
     part: int
+
+    def probed(self, _unit: int) -> tuple[str, int]:
+        """Finds the precision and the width of the vectors, and what `auto` takes for all workers."""
+        embed = self._loaded()
+        assert isinstance(embed.engine, Engine)
+        # 不认得的提示名在开工之前就报
+        embed.prompt_text(self.settings.prompt)
+        return embed.engine.precision, embed.width(self.settings.pooling, self.settings.dims)
 
     def __call__(self, file: _File) -> int:
         return sum(self.steps(file))
@@ -162,8 +196,7 @@ class _FileWork:
             if len(texts) < part.lines:
                 raise InputError(f"{file.path}: was changed while it was embedded; run again when it stays as it is")
             if not part.path.is_file():
-                vectors = self._embed(texts)
-                part.write(vectors)
+                part.write(self._embed(texts))
                 yield part.lines
 
     def parts_of(self, file: _File) -> list[_Part]:
@@ -174,10 +207,7 @@ class _FileWork:
         ]
 
     def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        if self.threads:
-            torch.set_num_threads(self.threads)
-        embed = _loaded(self.folder, self.state, replace(self.settings, precision=cast("Any", self.precision)))
-        settings = self.settings
+        embed, settings = self._loaded(), self.settings
         spoken = [text.strip() for text in texts]
         rows = [number for number, text in enumerate(spoken) if text]
         # 空行也占一行（全零）：向量的行号就是文件的行号
@@ -192,6 +222,12 @@ class _FileWork:
                 prompt=settings.prompt,
             )
         return vectors
+
+    def _loaded(self) -> Embed:
+        # 探查时用与干活的进程一样多的线程：结果留在缓存里，各进程就不会各量各的、选得不一样
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        return _loaded(self.folder, self.state, self.settings)
 
 
 @dataclass(frozen=True)
@@ -228,128 +264,63 @@ def _checksum(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
 
 
-def _check(files: Sequence[str | Path], settings: EmbedSettings) -> None:
-    if not files:
-        raise InputError("no file to embed")
-    check_encoding(settings.encoding)
-    for file in files:
-        if not Path(file).is_file():
-            raise InputError(f"{file}: no such file")
-    require_plain_text([Path(file) for file in files], "a line each")
-    InferenceConfig(precision=settings.precision, batch_tokens=settings.batch_tokens, engine=settings.engine)
-
-
 def _planned(
-    parts: Path,
-    files: Sequence[str | Path],
-    folder: Path,
-    noted: dict[str, Any],
-    probe: _Probe,
-    engine: ParallelEngine,
-    workers: int | None,
-) -> tuple[list[_File], str, int]:
-    """Returns the files, precision and width of the work that was broken off here, or plans it and writes that down."""
-    settings = probe.settings
-    request = {"model": str(folder.resolve()), "model files": probe.state, **asdict(settings)}
+    work: _FileWork, files: Sequence[str | Path], noted: dict[str, Any], probed: Callable[[], tuple[str, int]]
+) -> _Plan:
+    """Returns the plan of the work that was broken off here, or makes one and writes it down."""
+    settings, path = work.settings, work.parts / _REQUEST
+    request = {"model": str(Path(work.folder).resolve()), "model files": work.state, **asdict(settings)}
     request["files"] = [str(Path(file).resolve()) for file in files]
-    path = parts / _REQUEST
     if path.is_file():
-        saved = _read_request(path)
-        if different := sorted(key for key in request if saved["request"].get(key) != request[key]):
+        plan = read_json(path, _Plan, CheckpointError, f"remove {work.parts} to begin anew")
+        if different := sorted(key for key in request if plan.request.get(key) != request[key]):
             raise RunFolderError(
-                f"{parts}: holds unfinished vectors of another request ({', '.join(different)}); choose another --out,"
-                " or remove it to begin anew"
+                f"{work.parts}: holds unfinished vectors of another request ({', '.join(different)}); choose another"
+                " --out, or remove it to begin anew"
             )
-        todo = [_File(**file) for file in saved["files"]]
-        for file in todo:
+        for file in plan.files:
             _require_unchanged(file)
         if settings.engine == "auto":
             # 这一次的进程数可能不同：先量一次，各进程才选得一样
-            next(parallel_map(probe, [0], engine=engine, workers=workers, computes=True))
-        return todo, saved["precision"], saved["width"]
+            probed()
+        return plan
     # 没有请求却有部分：来历不明，不能当成这一次的结果
-    for stale in parts.glob("*.npy"):
+    for stale in work.parts.glob("*.npy"):
         stale.unlink()
-    todo = [_counted(number, Path(file), settings.encoding) for number, file in enumerate(files)]
+    todo = tuple(_counted(number, Path(file), settings.encoding) for number, file in enumerate(files))
     if not any(file.lines for file in todo):
         raise InputError(f"{', '.join(map(str, files))}: no line to embed")
     # 多进程时在子进程里量：模型不必在父进程里也占一份内存
-    precision, width = next(parallel_map(probe, [0], engine=engine, workers=workers, computes=True))
-    written = {
-        "request": request,
-        **noted,
-        "files": [asdict(file) for file in todo],
-        "precision": precision,
-        "width": width,
-    }
-    write_json(path, written, checked=True)
-    return todo, precision, width
-
-
-@dataclass(frozen=True)
-class _Probe:
-    """Finds the precision and the width of a request, and what `auto` takes for all workers; travels to a worker."""
-
-    folder: str
-    state: str
-    settings: EmbedSettings
-    threads: int
-
-    def __call__(self, _unit: int) -> tuple[str, int]:
-        # 用与干活的进程一样多的线程量：结果留在缓存里，各进程就不会各量各的、选得不一样
-        if self.threads:
-            torch.set_num_threads(self.threads)
-        embed = _loaded(self.folder, self.state, self.settings)
-        assert isinstance(embed.engine, Engine)
-        # 不认得的提示名在开工之前就报
-        embed.prompt_text(self.settings.prompt)
-        return embed.engine.precision, embed.width(self.settings.pooling, self.settings.dims)
-
-
-def _make_parts(
-    work: _FileWork, todo: Sequence[_File], engine: ParallelEngine, workers: int | None, report: Callable[[int], None]
-) -> None:
-    # 先报上次留下的：速度与剩余时间只按这一次做的算
-    done = sum(part.lines for part in _parts_of_all(work, todo) if part.path.is_file())
-    report(done)
-    # 单进程时逐部分报告进度；多进程时一个文件做完才有消息
-    alone = engine == "local" and workers == 1
-    by_part = (count for file in todo for count in work.steps(file))
-    for count in by_part if alone else parallel_map(work, todo, engine=engine, workers=workers, computes=True):
-        done += count
-        report(done)
-
-
-def _parts_of_all(work: _FileWork, todo: Sequence[_File]) -> list[_Part]:
-    return [part for file in todo for part in work.parts_of(file)]
+    plan = _Plan(request, todo, *probed(), **noted)
+    write_json(path, plan, checked=True)
+    return plan
 
 
 def _put_together(out: Path, parts: Sequence[_Part], lines: int, width: int) -> int:
     """Writes all parts as one file; returns the number of blank rows."""
     blank = 0
-    with atomic_path(out) as temporary:
-        writer = _write_npy if out.suffix == ".npy" else _write_parquet
 
-        def blocks() -> Iterator[NDArray[np.float32]]:
-            nonlocal blank
-            for part in parts:
-                vectors = part.read(width)
-                blank += int((~vectors.any(axis=1)).sum())
-                yield vectors
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        nonlocal blank
+        for part in parts:
+            vectors = part.read(width)
+            blank += int((~vectors.any(axis=1)).sum())
+            yield vectors
 
-        with temporary.open("wb") as handle:
-            writer(handle, blocks(), lines, width)
+    with atomic_path(out) as temporary, temporary.open("wb") as handle:
+        (write_npy if out.suffix == ".npy" else _write_parquet)(handle, blocks(), lines, width)
     return blank
 
 
-def _write_npy(handle: BinaryIO, blocks: Iterator[NDArray[np.float32]], lines: int, width: int) -> None:
+def write_npy(handle: BinaryIO, blocks: Iterable[NDArray[np.float32]], lines: int, width: int) -> None:
+    """Writes [lines, width] as `.npy`, block by block: the whole array need not be in memory."""
     header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": (lines, width)}
     np.lib.format.write_array_header_1_0(handle, header)  # type: ignore[no-untyped-call]
     for vectors in blocks:
         handle.write(vectors.tobytes())
 
 
-def _write_parquet(handle: BinaryIO, blocks: Iterator[NDArray[np.float32]], _lines: int, width: int) -> None:
+def _write_parquet(handle: BinaryIO, blocks: Iterable[NDArray[np.float32]], _lines: int, width: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -390,10 +361,3 @@ def _require_unchanged(file: _File) -> None:
             f"{file.path}: was changed since its vectors were begun; restore it, or remove the folder of parts to"
             " begin anew"
         )
-
-
-def _read_request(path: Path) -> dict[str, Any]:
-    saved: dict[str, Any] = read_json(path, dict, CheckpointError, f"remove {path.parent} to begin anew")
-    if missing := {"request", "files", "precision", "width"} - saved.keys():
-        raise CheckpointError(f"{path}: damaged ({min(missing)} is missing); remove {path.parent} to begin anew")
-    return saved
