@@ -259,19 +259,6 @@ def test_front_matter_of_a_stranger_ends_at_once(searched):
     assert sorted(searched("bread", {"bomb.md": bomb, "deep.md": deep})) == ["bomb.md", "deep.md"]
 
 
-def test_a_ranker_is_given_headings(notes_index):
-    """Manuals that share a sentence differ in nothing else."""
-    seen = []
-
-    class Ranker:
-        def scores(self, queries, texts):
-            seen.extend(texts)
-            return np.zeros(len(texts))
-
-    load_index(notes_index, precision="float32").search("man reads old book", ranker=Ranker())
-    assert "Books > Old books\nThe man reads an old book." in seen
-
-
 @pytest.mark.parametrize("similarity", ["dot", "euclidean", "manhattan"])
 def test_vectors_are_compared_as_the_folder_says(notes, tiny_model, tmp_path, similarity, monkeypatch):
     pytest.importorskip("faiss")

@@ -45,6 +45,7 @@ class LinearModel:
     Attributes:
         features: [F] int32, the numbers of the features that it knows, rising.
         weights: [F, C] float32; `bias` is [C] float32.
+        states: a layer that gives the outputs of an encoder without a head; `Words` alone may hold one.
         mix: by what the encoder's outputs and these are multiplied, and what is added; without an encoder 0, 1, 0.
     """
 
@@ -56,6 +57,7 @@ class LinearModel:
     weights: NDArray[np.float32]
     bias: NDArray[np.float32]
     mix: Mix
+    states: Any = None
 
     @property
     @abstractmethod
@@ -65,10 +67,6 @@ class LinearModel:
     @abstractmethod
     def logits(self, *inputs: Any) -> Tensor:
         """Returns [R, K] float32, as an encoder's head gives them."""
-
-    def only(self: LinearT, part: Part) -> LinearT | None:
-        """Returns what gives the outputs of one part; None for the encoder, or where there are no words."""
-        return self.mixed((0.0, 1.0, 0.0)) if part == "words" and self.mix[1] else None
 
     def beside(self: LinearT, _other: LinearT | None) -> LinearT:
         """Returns the same with what another model of the folder holds for the encoder; here nothing."""
@@ -187,10 +185,11 @@ class LinearPipeline(Pipeline):
             raise ConfigError(f"{folder}: holds {'an encoder' if only == 'words' else 'words'} alone; leave --only out")
         if words is not None and words.pipeline != cls.name:
             raise CheckpointError(f"{folder}: its words are for {words.pipeline!r}, not for {cls.name!r}")
-        if words is not None and only is not None:
-            words = words.only(only)
-        if words is None:
+        # 编码器没有自己的头时，它的输出要靠词文件里的那一层
+        if words is None or (only == "encoder" and words.states is None):
             return super().load(folder, **how)
+        if only is not None:
+            words = words.mixed((0.0, 1.0, 0.0) if only == "words" else (1.0, 0.0, 0.0))
         if not words.mix[0]:
             made = cast("Any", cls)(words, None, InferenceConfig(**how), **cls.settings_in(folder).arguments())
             return cast("LinearPipelineT", made)

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.inference.linear import LinearModel, Mix, Part, write_words
+from bertsmith.inference.linear import LinearModel, Mix, write_words
 from bertsmith.model.config import PROBLEM_TYPES
 
 RELEVANCE, CHOICES = "rank", "choose"
@@ -104,12 +104,6 @@ class Words(LinearModel):
         numbers = nothing.astype(np.int32)
         columns = np.zeros((0, max(len(labels), 1)), dtype=np.float32)
         return cls(problem, tuple(labels), numbers, nothing, columns, columns.sum(0), mix, states)
-
-    def only(self, part: Part) -> Words | None:
-        """Returns what gives the outputs of one part; None where the encoder has a head of its own, or is not there."""
-        if part == "words":
-            return replace(self, mix=(0.0, 1.0, 0.0), states=None) if self.mix[1] else None
-        return replace(self, mix=(1.0, 0.0, 0.0)) if self.mix[0] and self.states is not None else None
 
     def beside(self, other: Words | None) -> Words:
         """Returns the same with the layer over an encoder's states that another model holds."""

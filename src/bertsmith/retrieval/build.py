@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import warnings
 import zipfile
@@ -25,16 +24,10 @@ from numpy.typing import NDArray
 from bertsmith.data.reading.documents import PASSING, without_unreadable
 from bertsmith.data.reading.sources import left_out, text_endings
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.files import (
-    atomic_path,
-    claim_folder,
-    make_folder,
-    require_utf8_names,
-    working_in,
-    write_json,
-)
+from bertsmith.files import atomic_path, claim_folder, make_folder, require_utf8_names, working_in, write_json
 from bertsmith.hub import noted_start
 from bertsmith.inference.embed import Embed, Pooling
+from bertsmith.inference.embed_files import write_npy
 from bertsmith.inference.engine import PART, Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
 from bertsmith.kernels.layers import on_device
@@ -109,12 +102,12 @@ class IndexSettings(Checked):
 class Indexed:
     """What an update did."""
 
-    added: int
-    changed: int
-    deleted: int
     documents: int
     passages: int
     embedded: int
+    added: int
+    changed: int
+    deleted: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +137,9 @@ def build_index(
     before_query = embed.prompt_text(embed.prompt_for("query")) if query_prompt is None else query_prompt
     before_passage = embed.prompt_text(embed.prompt_for("passage")) if passage_prompt is None else passage_prompt
     settings = replace(settings, query_prompt=before_query, passage_prompt=before_passage)
-    size = _passage_tokens(settings, embed)
+    size = settings.passage_tokens or min(embed.max_length, _LONGEST_PASSAGE)
+    if size > embed.max_length:
+        raise ConfigError(f"--passage-tokens {size}: the model reads {embed.max_length} tokens; take fewer")
     overlap = size // 8 if settings.overlap is None else settings.overlap
     cutter = PassageCutter(embed.tokenizer, size, overlap, before_passage)
     # 精度、批的大小与权重不改变向量的含义：换一台机器、换一个权重也能接着更新
@@ -159,11 +154,12 @@ def build_index(
         "fingerprint": fingerprint,
     }
     # 余弦与原字不写明：0.2 的索引里没有这两项
-    about |= {} if embed.similarity == "cosine" else {"similarity": embed.similarity}
-    about |= {"simplified": True} if settings.simplified else {}
+    if embed.similarity != "cosine":
+        about["similarity"] = embed.similarity
     if settings.simplified:
         # 缺库要在算向量之前说
         simplified("")
+        about["simplified"] = True
     with working_in(out, _BLOCKS):
         claim_folder(out, CLAIM, {**about, **decisive, **noted})
         old = StoredIndex.open(out) if (out / CURRENT).is_file() else None
@@ -214,13 +210,6 @@ def build_index(
 
 def _with_text(current: Current) -> int:
     return sum(document.passages > 0 for document in current.documents)
-
-
-def _passage_tokens(settings: IndexSettings, embed: Embed) -> int:
-    size = settings.passage_tokens or min(embed.max_length, _LONGEST_PASSAGE)
-    if size > embed.max_length:
-        raise ConfigError(f"--passage-tokens {size}: the model reads {embed.max_length} tokens; take fewer")
-    return size
 
 
 def _tidy(out: Path, generation: str) -> None:
@@ -331,11 +320,8 @@ class _Update:
                 on_progress(done, len(missing))
         width = self.embed.width(self.settings.pooling)
         with path.open("wb") as handle:
-            # 自己写 npy 的头再逐块追加：不必先拼出一整张表
-            header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": (len(digests), width)}
-            np.lib.format.write_array_header_1_0(handle, header)  # type: ignore[no-untyped-call]
-            for start in range(0, len(digests), PART):
-                handle.write(known.of(digests[start : start + PART], width).tobytes())
+            blocks = (known.of(digests[start : start + PART], width) for start in range(0, len(digests), PART))
+            write_npy(handle, blocks, len(digests), width)
         return width, len(missing)
 
 
@@ -350,8 +336,11 @@ class _KnownVectors:
             self._learn(old.passages["digest"].to_pylist(), old.vectors)
         self._blocks = 0
         for path in sorted(folder.glob("*.npz")):
-            with _sound(path), np.load(path, allow_pickle=False) as block:
-                self._learn([row.tobytes() for row in block["digests"]], block["vectors"])
+            try:
+                with np.load(path, allow_pickle=False) as block:
+                    self._learn([row.tobytes() for row in block["digests"]], block["vectors"])
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                raise CheckpointError(f"{path}: damaged ({error}); remove it and run the same command again") from None
             self._blocks = int(path.stem) + 1
 
     def __contains__(self, digest: bytes) -> bool:
@@ -377,14 +366,6 @@ class _KnownVectors:
         number = len(self._sources)
         self._sources.append(vectors)
         self._places |= {digest: (number, row) for row, digest in enumerate(digests)}
-
-
-@contextlib.contextmanager
-def _sound(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: damaged ({error}); remove it and run the same command again") from None
 
 
 def _searched_texts(table: pa.Table) -> Iterator[str]:
@@ -438,5 +419,4 @@ def index(
         raise InputError(f"folder: is a {kind}; hits name file and line, so write each text to a .txt file of a folder")
     with on_device(device):
         found = build_index(folder, model, out, built(IndexSettings, chosen), on_progress=on_progress, on_note=on_note)
-    names = ("documents", "passages", "embedded", "added", "changed", "deleted")
-    return Result(Path(out), {name: getattr(found, name) for name in names}, None, None, found)
+    return Result(Path(out), asdict(found), None, None, found)

@@ -9,6 +9,7 @@ filtered search compares all that the filter leaves.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,17 @@ USUAL_WEIGHT = 0.4
 loses much, and both are better than by reciprocal ranks (docs/notes/measurements.md, "Words and vectors")."""
 DEPTH = 100
 """How many passages of each order are looked at where two are joined, at least."""
+
+Found = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""What a search found: [n] rows and [n] scores, best first."""
+
+
+def search_library(module: str, package: str = "") -> Any:
+    """Returns a library of the extra `search`; ConfigError where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ConfigError(f"{package or module} is not installed; pip install 'bertsmith[search]'") from None
 
 
 def best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
@@ -53,11 +65,7 @@ def reciprocal_ranks(orders: Sequence[NDArray[np.int64]]) -> dict[int, float]:
     return scores
 
 
-def weighted_scores(
-    dense: tuple[NDArray[np.int64], NDArray[np.float32]],
-    lexical: tuple[NDArray[np.int64], NDArray[np.float32]],
-    weight: float,
-) -> dict[int, float]:
+def weighted_scores(dense: Found, lexical: Found, weight: float) -> dict[int, float]:
     """Adds the scores of two searches, each scaled to [0, 1] over what it found: row → score in [0, 1].
 
     The dense ones have `weight`, in [0, 1], the lexical ones the rest. A row that one search did not find has 0 there.
@@ -111,9 +119,7 @@ class DenseSearch:
         self._codes = codes
         self._similarity = similarity
 
-    def search(
-        self, query: NDArray[np.float32], k: int, rows: NDArray[np.int64] | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def search(self, query: NDArray[np.float32], k: int, rows: NDArray[np.int64] | None = None) -> Found:
         """Finds the vectors nearest to `query` [H], for `cosine` of unit length, among all or only `rows`, ascending.
 
         Returns:
@@ -150,7 +156,7 @@ class DenseSearch:
 
 def write_codes(vectors: NDArray[np.float32], path: Path) -> None:
     """Writes one bit for every number of N vectors, as FAISS reads it."""
-    faiss = _faiss()
+    faiss = search_library("faiss")
     width = vectors.shape[1]
     # 先随机旋转：真实向量的各维方差不等，旋转后每一位的信息量才相近
     codes = faiss.index_factory(width, f"RR{width},RaBitQfs", faiss.METRIC_INNER_PRODUCT)
@@ -162,7 +168,7 @@ def write_codes(vectors: NDArray[np.float32], path: Path) -> None:
 
 def open_codes(path: Path) -> Any:
     """Reads what `write_codes` wrote; FileNotFoundError where the file is gone."""
-    faiss = _faiss()
+    faiss = search_library("faiss")
     faiss.omp_set_num_threads(available_cores())
     try:
         return faiss.read_index(str(path))
@@ -170,11 +176,3 @@ def open_codes(path: Path) -> Any:
         # faiss 只说打不开：文件若已不在，那是更新换掉了旧的一代，由 FileNotFoundError 来说
         path.stat()
         raise
-
-
-def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise ConfigError("faiss is not installed; pip install 'bertsmith[search]'") from None
-    return faiss

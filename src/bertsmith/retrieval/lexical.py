@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import ConfigError
 from bertsmith.files import parse_json
-from bertsmith.retrieval.dense import best
+from bertsmith.retrieval.dense import Found, best, search_library
 from bertsmith.tokenizer.normalize import Normalizer
 
 if TYPE_CHECKING:
@@ -53,11 +52,7 @@ def simplified(text: str) -> str:
 
 @cache
 def _simplified_characters() -> dict[int, str]:
-    try:
-        from opencc import OpenCC
-    except ImportError:
-        raise ConfigError("opencc-py is not installed; pip install 'bertsmith[search]'") from None
-    convert = OpenCC("t2s").convert
+    convert = search_library("opencc", "opencc-py").OpenCC("t2s").convert
     # 逐字对应：按词转换时，同一个字在文中和在查询里可能变成不同的字
     codes = [code for code in range(0x3400, 0x30000) if _CHINESE.fullmatch(chr(code))]
     return {code: simple for code in codes if (simple := convert(chr(code))) != chr(code)}
@@ -116,7 +111,7 @@ class LexicalSearch:
         """Counts the words of N texts, at least one; `fold` makes them alike."""
         ids: dict[str, int] = {}
         rows = [[ids.setdefault(word, len(ids)) for word in words_of(text, fold)] for text in texts]
-        engine = _bm25s().BM25()
+        engine = search_library("bm25s").BM25()
         # 全是标点的文本也要占一行，行号才与向量对得上
         ids.setdefault("", len(ids))
         # 一个词也没有时平均长度为零：除法没有结果，也没有谁用到它
@@ -138,7 +133,7 @@ class LexicalSearch:
         """
         # 索引可能来自别处：词表读多少有上限，参数一概不读，都是 `build` 的
         known = parse_json(folder / _WORDS, most=_MOST_BYTES)
-        engine = _bm25s().BM25()
+        engine = search_library("bm25s").BM25()
         engine.load_scores(folder, num_docs=count, mmap=True)
         data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
         columns = known.values() if isinstance(known, dict) else ()
@@ -173,9 +168,7 @@ class LexicalSearch:
         found: NDArray[np.float32] = self._engine.get_scores_from_ids(known)
         return found
 
-    def search(
-        self, query: str, k: int, rows: NDArray[np.int64] | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def search(self, query: str, k: int, rows: NDArray[np.int64] | None = None) -> Found:
         """Finds the k texts with the highest scores, among some rows or all: [n] rows and [n] scores, best first.
 
         n may be less than k: texts that share no word with the query are left out.
@@ -185,11 +178,3 @@ class LexicalSearch:
         top = best(scores, k)
         top = top[scores[top] > 0]
         return (top if rows is None else rows[top]), scores[top]
-
-
-def _bm25s() -> Any:
-    try:
-        import bm25s
-    except ImportError:
-        raise ConfigError("bm25s is not installed; pip install 'bertsmith[search]'") from None
-    return bm25s

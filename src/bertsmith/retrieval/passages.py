@@ -250,17 +250,14 @@ class PassageCutter:
 
     def _shortened(self, heading: str) -> str:
         """Returns what of the headings the model reads: a quarter of a passage at most, the innermost first."""
+        # 同一节的每一段都要用它：只算一次
         if heading not in self._headings:
-            # 同一节的每一段都要用它：只算一次
-            self._headings = {heading: self._shorten(heading)}
+            most, short = self._room // 4, heading
+            while len(self._tokenizer.encode(short)) > most and " > " in short:
+                short = short.partition(" > ")[2]
+            tokens = self._tokenizer.align_flat([short])
+            self._headings = {heading: short[: int(tokens.ends[most - 1])] if len(tokens.ids) > most else short}
         return self._headings[heading]
-
-    def _shorten(self, heading: str) -> str:
-        most = self._room // 4
-        while len(self._tokenizer.encode(heading)) > most and " > " in heading:
-            heading = heading.partition(" > ")[2]
-        tokens = self._tokenizer.align_flat([heading])
-        return heading[: int(tokens.ends[most - 1])] if len(tokens.ids) > most else heading
 
     def _stretches(self, text: str, section: Section, room: int) -> Iterator[tuple[int, int]]:
         """Yields the first character of every passage of a section and one past its last."""
@@ -273,7 +270,9 @@ class PassageCutter:
                 last = _best_break(text, starts, words, first, last)
             begin = int(starts[first]) if first else section.start
             end = int(starts[last]) if last < count else section.end
-            yield _stripped(text, begin, end)
+            piece = text[begin:end]
+            begin += len(piece) - len(piece.lstrip())
+            yield begin, begin + len(piece.strip())
             if last >= count:
                 return
             following = max(last - self._overlap, first + 1)
@@ -297,11 +296,3 @@ def _best_break(text: str, starts: NDArray[np.int32], words: NDArray[np.int32], 
         if not at_sentence and ("\n" in between or _SENTENCE_END.search(between.rstrip())):
             at_sentence = place
     return at_sentence or at_word or last
-
-
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end

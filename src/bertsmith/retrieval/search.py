@@ -10,7 +10,6 @@ Vectors find what is said in other words, words find names and numbers. `hybrid`
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import logging
 import re
@@ -31,16 +30,14 @@ from bertsmith.inference.classify import Rank
 from bertsmith.inference.embed import Embed
 from bertsmith.inference.engine import Precision
 from bertsmith.inference.pipeline import Device
-from bertsmith.retrieval.dense import DEPTH, DenseSearch, open_codes, reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.dense import DEPTH, DenseSearch, Found, open_codes, reciprocal_ranks, weighted_scores
 from bertsmith.retrieval.lexical import LexicalSearch, folded, simplified
 from bertsmith.retrieval.passages import has_pages
-from bertsmith.retrieval.stored import CODES, CURRENT, LEXICAL, Claim, Current, StoredIndex, scaled, while_it_stands
+from bertsmith.retrieval.stored import CODES, CURRENT, LEXICAL, StoredIndex, open_index, scaled
 
 Mode = Literal["hybrid", "ranks", "dense", "lexical"]
 RERANKED = 50
 """How many passages a cross-encoder reads for a query, at least."""
-
-Found = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,7 @@ class Hit:
     @property
     def place(self) -> str:
         """The file with the line or page, as people write it: `notes.md:12`, `paper.pdf, page 3`."""
-        return (
-            f"{self.file}:{self.line}" if self.line else f"{self.file}, page {self.page}" * bool(self.page) or self.file
-        )
+        return self.file + (f":{self.line}" if self.line else f", page {self.page}" if self.page else "")
 
 
 class SearchIndex:
@@ -97,17 +92,15 @@ class SearchIndex:
         self._renewing = threading.Lock()
         self._seen = self._written()
 
-        def read(claim: Claim, current: Current) -> tuple[StoredIndex, Any, LexicalSearch]:
-            stored = StoredIndex.open(folder)
-            if stored.current != current:
-                raise FileNotFoundError(errno.ENOENT, "replaced", str(stored.path))
+        def read(stored: StoredIndex) -> tuple[StoredIndex, Any, LexicalSearch]:
+            current = stored.current
             codes = open_codes(stored.path / CODES) if CODES in current.checksums else None
             # 0.2 的索引里，词没有归一
-            fold = simplified if claim.simplified else folded if current.reading > 1 else str
+            fold = simplified if stored.claim.simplified else folded if current.reading > 1 else str
             return stored, codes, LexicalSearch.load(stored.path / LEXICAL, len(stored.passages), fold)
 
         # 读者要用的一切都在打开时打开：旧的一代随后被删，也碍不着它
-        self.stored, codes, self.lexical = while_it_stands(self._folder, read)
+        self.stored, codes, self.lexical = open_index(self._folder, read)
         self.dense = DenseSearch(self.stored.vectors, codes, self.stored.claim.similarity)
 
     def _written(self) -> tuple[int, int]:

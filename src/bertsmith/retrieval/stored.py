@@ -143,23 +143,23 @@ class StoredIndex:
     @classmethod
     def open(cls, folder: str | Path) -> StoredIndex:
         """Opens an index and reads every byte of it once."""
-        folder = Path(folder)
+        return open_index(folder, lambda stored: stored)
 
-        def read(claim: Claim, current: Current) -> StoredIndex:
-            place = folder / current.folder
-            _verify(place, current)
-            # 映射住的文件随后被别的进程删掉，内容也还在
-            vectors = np.load(place / VECTORS, mmap_mode="r", allow_pickle=False)
-            passages = read_passages(place / PASSAGES)
-            counts = [document.passages for document in current.documents]
-            # 校验和只说文件没有坏；陌生人的文件可以个个完好，合起来却对不上
-            if vectors.dtype != np.float32 or vectors.shape != (len(passages), current.width):
-                raise ValueError("vectors and passages do not belong together")
-            if min(counts, default=0) < 0 or sum(counts) != len(passages):
-                raise ValueError("documents and passages do not belong together")
-            return cls(folder, claim, current, passages, vectors)
-
-        return while_it_stands(folder, read)
+    @classmethod
+    def of_generation(cls, folder: Path, claim: Claim, current: Current) -> StoredIndex:
+        """Opens the files of a generation; raises whatever the libraries that read them raise."""
+        place = folder / current.folder
+        _verify(place, current)
+        # 映射住的文件随后被别的进程删掉，内容也还在
+        vectors = np.load(place / VECTORS, mmap_mode="r", allow_pickle=False)
+        passages = read_passages(place / PASSAGES)
+        counts = [document.passages for document in current.documents]
+        # 校验和只说文件没有坏；陌生人的文件可以个个完好，合起来却对不上
+        if vectors.dtype != np.float32 or vectors.shape != (len(passages), current.width):
+            raise ValueError("vectors and passages do not belong together")
+        if min(counts, default=0) < 0 or sum(counts) != len(passages):
+            raise ValueError("documents and passages do not belong together")
+        return cls(folder, claim, current, passages, vectors)
 
     @property
     def path(self) -> Path:
@@ -205,8 +205,9 @@ def _verify(place: Path, current: Current) -> None:
             raise CheckpointError(f"{path}: damaged (its checksum differs); {_ADVICE}")
 
 
-def while_it_stands(folder: Path, read: Callable[[Claim, Current], OpenedT]) -> OpenedT:
-    """Opens files of an index; once more where an update by another process replaced them meanwhile."""
+def open_index(folder: str | Path, read: Callable[[StoredIndex], OpenedT]) -> OpenedT:
+    """Opens an index, and what `read` opens of it; once more where an update replaces it meanwhile."""
+    folder = Path(folder)
     claim = read_claim(folder)
     if not (folder / CURRENT).is_file():
         raise CheckpointError(f"{folder}: the index is not finished; run the same bertsmith index again")
@@ -214,7 +215,7 @@ def while_it_stands(folder: Path, read: Callable[[Claim, Current], OpenedT]) -> 
     while True:
         current = read_json(folder / CURRENT, Current, CheckpointError, _ADVICE)
         try:
-            return read(claim, current)
+            return read(StoredIndex.of_generation(folder, claim, current))
         except FileNotFoundError as error:
             # 同一代里缺文件才是损坏；换了一代，就读新的一代
             if current == before:
