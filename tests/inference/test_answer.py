@@ -211,10 +211,6 @@ def test_company_does_not_change_an_answer(tokenizer):
         assert alone.score == pytest.approx(among.score, abs=1e-5)
 
 
-def test_nothing_gives_nothing(tokenizer):
-    assert Answer(Scripted(config_for(tokenizer, 32)), tokenizer, FLOAT32)([], []) == []
-
-
 @pytest.mark.parametrize(
     ("questions", "contexts", "message"),
     [

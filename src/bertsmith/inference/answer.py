@@ -13,7 +13,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -88,6 +88,10 @@ class WindowedQuestion:
             yield Window([*self.head, *part, *self.template.after], types, head, first, len(part))
 
 
+_Entry = tuple[int, WindowedQuestion, Window]
+"""The number of a question, the question, and one of its windows."""
+
+
 class WindowCutter:
     """Cuts questions and passages into windows; consecutive questions on one passage tokenize it once.
 
@@ -109,7 +113,9 @@ class WindowCutter:
             tokens = self.tokenizer.align_flat([context])
             # 分词去掉了重音符号：词尾的组合符号不在词元里，却是答案文字的一部分
             ends = [behind_marks(context, end) for end in tokens.ends.tolist()]
-            starts = [behind_spaces(context, *span) for span in zip(tokens.starts.tolist(), ends, strict=True)]
+            # 有的词表把词前的空格算在词元里
+            spans = zip(tokens.starts.tolist(), ends, strict=True)
+            starts = [end - len(context[start:end].lstrip()) for start, end in spans]
             passage = PassageTokens(context, tokens.ids.tolist(), starts, ends)
             self.passage = passage
         if not passage.ids:
@@ -123,13 +129,6 @@ class WindowCutter:
                 f" {self.max_length} of a sequence; shorten it, or raise max_length if the model reads more"
             )
         return WindowedQuestion(head, passage, room, min(self.stride, room // 2), template)
-
-
-def behind_spaces(text: str, start: int, end: int) -> int:
-    """Returns where a token's text begins behind the space that some vocabularies keep in front of a word."""
-    while start < end and text[start].isspace():
-        start += 1
-    return start
 
 
 def behind_marks(text: str, end: int) -> int:
@@ -249,21 +248,16 @@ class Answer(LinearPipeline, name="answer"):
             while part := list(islice(some, WINDOWS_AT_ONCE)):
                 yield from self.told(self.logits(part), part)
             return
-        readings = (_Reading(self.cutter.cut(question, context)) for question, context in pairs)
-        entries = ((reading, window) for reading in readings for window in reading.question.windows())
-        current: _Reading | None = None
+        questions = (self.cutter.cut(question, context) for question, context in pairs)
+        entries = ((number, one, window) for number, one in enumerate(questions) for window in one.windows())
+        # 窗口按题目次序到来：换了一题，说明前一题的窗口已全部读完，可以作答
+        for _, rows in groupby(self._rows(entries), key=lambda row: row[0][0]):
+            yield self._answered(*_best_of_windows(rows))
+
+    def _rows(self, entries: Iterator[_Entry]) -> Iterator[tuple[_Entry, list[list[float]]]]:
         while block := list(islice(entries, WINDOWS_AT_ONCE)):
-            rows = self.engine.run(
-                [window.input_ids for _, window in block], [window.token_type_ids for _, window in block], self._read
-            )
-            for (reading, window), row in zip(block, rows.tolist(), strict=True):
-                # 窗口按题目次序到来：换了一题，说明前一题的窗口已全部读完，可以作答
-                if current is not None and reading is not current:
-                    yield _answered(current.places, current.null_score, self.n_best, self.null_threshold)
-                current = reading
-                reading.add(window, row)
-        if current is not None:
-            yield _answered(current.places, current.null_score, self.n_best, self.null_threshold)
+            ids, types = zip(*((window.input_ids, window.token_type_ids) for *_, window in block), strict=True)
+            yield from zip(block, self.engine.run(ids, types, self._read).tolist(), strict=True)
 
     def logits(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
         """Returns [W, 4] float32, what is said of each word of N passages beside their questions, see `spans.OUTPUTS`.
@@ -285,8 +279,28 @@ class Answer(LinearPipeline, name="answer"):
             for score, one, other in best_word_spans(rows, self.max_answer_tokens, self.n_best):
                 start, end = places[one][0], places[other][1]
                 found.setdefault(context[start:end], (-score, start, end))
-            answers.append(_answered(found, float(rows[-1, 3]), self.n_best, self.null_threshold))
+            answers.append(self._answered(found, float(rows[-1, 3])))
         return answers
+
+    def _answered(self, found: dict[str, tuple[float, int, int]], null_score: float) -> Answered:
+        """Returns the answer of those that were found, text → -score, start and end."""
+        places = sorted((place, text) for text, place in found.items())[: self.n_best]
+        scores = [-place[0] for place, _ in places]
+        rivals = scores if self.null_threshold is None else [*scores, null_score]
+        # 减去最大值再取指数，否则分数一大就溢出
+        highest = max(rivals)
+        total = math.fsum(math.exp(score - highest) for score in rivals)
+        candidates = tuple(
+            AnswerCandidate(text, start, end, score, math.exp(score - highest) / total)
+            for ((_, start, end), text), score in zip(places, scores, strict=True)
+        )
+        null_probability = 0.0 if self.null_threshold is None else math.exp(null_score - highest) / total
+        null = AnswerCandidate("", 0, 0, null_score, null_probability)
+        no_answer = self.null_threshold is not None and candidates[0].score - null_score <= self.null_threshold
+        best = vars(null if no_answer else candidates[0])
+        return Answered(
+            **best, no_answer=no_answer, null_score=null_score, null_probability=null_probability, candidates=candidates
+        )
 
     def _word_scores(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
         questions = [self.cutter.cut(question, context) for question, context in pairs]
@@ -364,44 +378,21 @@ def outside_passages(batch: RaggedBatch, separator: int, borders: int) -> Tensor
     return outside
 
 
-class _Reading:
-    def __init__(self, question: WindowedQuestion) -> None:
-        self.question = question
-        self.null_score = math.inf
-        self.places: dict[str, tuple[float, int, int]] = {}
-
-    def add(self, window: Window, row: list[list[float]]) -> None:
-        """Adds what a window puts forward: a row of `BestSpans`."""
-        passage, shift = self.question.passage, window.first - window.head
+def _best_of_windows(
+    rows: Iterable[tuple[_Entry, list[list[float]]]],
+) -> tuple[dict[str, tuple[float, int, int]], float]:
+    """Returns what the windows of a question put forward, text → -score, start and end, and the score of no answer."""
+    null_score = math.inf
+    places: dict[str, tuple[float, int, int]] = {}
+    for (_, question, window), row in rows:
+        passage, shift = question.passage, window.first - window.head
         # 只要有一个窗口不像“无答案”，答案就可能在那里：取各窗中最低的空答案得分（与官方程序相同）
-        self.null_score = min(self.null_score, row[0][2])
+        null_score = min(null_score, row[0][2])
         for first, last, score in row[1:]:
             if score == -math.inf:
                 break
             start, end = passage.starts[int(first) + shift], passage.ends[int(last) + shift]
             text, place = passage.text[start:end], (-score, start, end)
             # 相同的文字只留得分最高的一处：重叠的窗口会把同一个答案报两次
-            self.places[text] = min(place, self.places.get(text, place))
-
-
-def _answered(
-    found: dict[str, tuple[float, int, int]], null_score: float, n_best: int, null_threshold: float | None
-) -> Answered:
-    """Returns the answer of those that were found, text → -score, start and end."""
-    places = sorted((place, text) for text, place in found.items())[:n_best]
-    scores = [-place[0] for place, _ in places]
-    rivals = scores if null_threshold is None else [*scores, null_score]
-    # 减去最大值再取指数，否则分数一大就溢出
-    highest = max(rivals)
-    total = math.fsum(math.exp(score - highest) for score in rivals)
-    candidates = tuple(
-        AnswerCandidate(text, start, end, score, math.exp(score - highest) / total)
-        for ((_, start, end), text), score in zip(places, scores, strict=True)
-    )
-    null_probability = 0.0 if null_threshold is None else math.exp(null_score - highest) / total
-    null = AnswerCandidate("", 0, 0, null_score, null_probability)
-    no_answer = null_threshold is not None and candidates[0].score - null_score <= null_threshold
-    best = vars(null if no_answer else candidates[0])
-    return Answered(
-        **best, no_answer=no_answer, null_score=null_score, null_probability=null_probability, candidates=candidates
-    )
+            places[text] = min(place, places.get(text, place))
+    return places, null_score

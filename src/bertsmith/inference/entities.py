@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,20 +54,17 @@ class Entity:
 
 def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
     """Reads the entities of one sentence; `plain` tags have no prefix: every run of one but `O` is an entity."""
-    if plain:
-        return _runs(tags)
-    entities = []
-    first = 0
+    entities: list[tuple[str, int, int]] = []
     before, before_type = OUTSIDE, ""
-    # 末尾补一个 O，让最后一个实体也能正常结束
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        prefix, kind = _parts(tag)
-        if _ends(before, before_type, prefix, kind):
-            entities.append(Entity(before_type, first, place - 1))
-        if _begins(before, before_type, prefix, kind):
-            first = place
+    for place, tag in enumerate(tags):
+        # 没有方案的标签：同一个标签连着的一段，就是一个实体
+        prefix, kind = ("I", tag) if plain and tag != OUTSIDE else _parts(tag)
+        if prefix != OUTSIDE:
+            begins = before in ("E", "S", OUTSIDE) or prefix in ("B", "S") or kind != before_type
+            first = place if begins else entities.pop()[1]
+            entities.append((kind, first, place))
         before, before_type = prefix, kind
-    return entities
+    return [Entity(*one) for one in entities]
 
 
 def transitions_of(labels: Sequence[str], *, iob1: bool = False) -> Transitions | None:
@@ -161,28 +158,3 @@ def _parts(tag: str) -> tuple[str, str]:
     if _PREFIXED.match(tag) or _UNDERSCORED.match(tag):
         return _IN_BIOES.get(tag[0], tag[0]), tag[2:] or "_"
     return "", tag
-
-
-def _runs(tags: Sequence[str]) -> list[Entity]:
-    entities = []
-    place = 0
-    for tag, group in groupby(tags):
-        length = len(list(group))
-        if tag != OUTSIDE:
-            entities.append(Entity(tag, place, place + length - 1))
-        place += length
-    return entities
-
-
-def _ends(before: str, before_type: str, prefix: str, kind: str) -> bool:
-    if before == OUTSIDE:
-        return False
-    return before in ("E", "S") or (before in ("B", "I", "") and prefix in ("B", "S", "O")) or before_type != kind
-
-
-def _begins(before: str, before_type: str, prefix: str, kind: str) -> bool:
-    if prefix in ("B", "S"):
-        return True
-    if prefix == OUTSIDE:
-        return False
-    return (before in ("E", "S", "O") and prefix in ("E", "I")) or before_type != kind
