@@ -85,23 +85,19 @@ def test_it_stops_where_the_model_has_no_more_positions(pipeline):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("text", "arguments", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens 0"),
-        ({"top_p": 0.0}, "top_p 0.0"),
-        ({"top_p": 1.5}, "top_p 1.5"),
-        ({"temperature": 0.0}, "temperature 0.0"),
-        ({"temperature": float("nan")}, "temperature nan"),
+        ("the man", {"max_new_tokens": 0}, "max_new_tokens 0"),
+        ("the man", {"top_p": 0.0}, "top_p 0.0"),
+        ("the man", {"top_p": 1.5}, "top_p 1.5"),
+        ("the man", {"temperature": 0.0}, "temperature 0.0"),
+        ("the man", {"temperature": float("nan")}, "temperature nan"),
+        ("the man reads the book " * 20, {}, "the model reads 48"),
     ],
 )
-def test_what_cannot_be_asked(pipeline, arguments, message):
+def test_what_cannot_be_asked(pipeline, text, arguments, message):
     with pytest.raises(InputError, match=message):
-        pipeline("the man", **arguments)
-
-
-def test_a_beginning_that_fills_the_model(pipeline):
-    with pytest.raises(InputError, match="the model reads 48"):
-        pipeline("the man reads the book " * 20)
+        pipeline(text, **arguments)
 
 
 def test_each_pipeline_refuses_models_of_the_other_direction(folder, tmp_path):

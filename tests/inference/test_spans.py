@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bertsmith.errors import CheckpointError, InputError
-from bertsmith.inference import load_pipeline, spans
+from bertsmith.inference import load_pipeline
 from bertsmith.inference.answer import Answer
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.linear import read_words
@@ -88,14 +88,6 @@ def test_how_is_asked_and_what_stands_near_are_features():
     # 与问题无关的特征（词形、邻词）则不变
     assert len(set(numbers[place].tolist()) & set(other.tolist())) > 8
     assert (looks("BOOKS 你好", "书 books 12") != looks("你好", "书 books 12")[:, :1]).any()
-
-
-def test_the_words_of_short_passages_alone_are_kept():
-    assert passage_words(PASSAGE) is passage_words(PASSAGE)
-    kept = spans._short_passage_words.cache_info().currsize
-    book = PASSAGE * 200
-    assert len(passage_words(book).words) == 200 * len(passage_words(PASSAGE).words)
-    assert spans._short_passage_words.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize(("question", "passage"), [("?", ""), (" ", PASSAGE), ("\u200b", PASSAGE), ("who", " \n")])

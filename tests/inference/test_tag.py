@@ -1,4 +1,3 @@
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.tagged import TAGGED
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.tag import Tag, WordPieces, pieces_of_words, word_windows
-from bertsmith.inference.task_file import write_task_file
 from bertsmith.model import BertForTokenClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -72,45 +70,37 @@ def test_an_entity_is_the_characters_it_names(tagger):
             assert 0 < entity.probability <= 1
 
 
-def test_bioes_labels_are_merged(tagger, monkeypatch):
-    texts = ["the man eats bread in the book"]
-    tags = [["O", "B-PER", "I-PER", "E-PER", "O", "S-LOC", "S-LOC"]]
-    assert found_with(tagger, monkeypatch, texts, tags, ["O", "B-PER", "I-PER", "E-PER", "S-LOC"]) == [
-        ("PER", "man eats bread"),
-        ("LOC", "the"),
-        ("LOC", "book"),
-    ]
-
-
-def test_plain_labels_give_every_word_its_tag(tagger, monkeypatch):
-    texts, tags = ["the man eats."], [["DET", "NOUN", "VERB", "PUNCT"]]
-    found = found_with(tagger, monkeypatch, texts, tags, ["DET", "NOUN", "VERB", "PUNCT"])
-    assert found == [("DET", "the"), ("NOUN", "man"), ("VERB", "eats"), ("PUNCT", ".")]
-
-
-def test_plain_labels_with_an_o_are_merged(tagger, monkeypatch):
-    texts, tags = ["the man eats a book"], [["PER", "PER", "O", "O", "THING"]]
-    found = found_with(tagger, monkeypatch, texts, tags, ["O", "PER", "THING"])
-    assert found == [("PER", "the man"), ("THING", "book")]
-
-
-def found_with(tagger, monkeypatch, texts, tags, labels):
+@pytest.mark.parametrize(
+    ("text", "tags", "found"),
+    [
+        (
+            "the man eats bread in the book",
+            ["O", "B-PER", "I-PER", "E-PER", "O", "S-LOC", "S-LOC"],
+            [("PER", "man eats bread"), ("LOC", "the"), ("LOC", "book")],
+        ),
+        (
+            "the man eats.",
+            ["DET", "NOUN", "VERB", "PUNCT"],
+            [("DET", "the"), ("NOUN", "man"), ("VERB", "eats"), ("PUNCT", ".")],
+        ),
+        ("the man eats a book", ["PER", "PER", "O", "O", "THING"], [("PER", "the man"), ("THING", "book")]),
+        ("the cafe\u0301 eats", ["DET", "NOUN", "VERB"], [("DET", "the"), ("NOUN", "cafe\u0301"), ("VERB", "eats")]),
+    ],
+    ids=["BIOES", "plain", "plain with an O", "an accent of its own"],
+)
+def test_tags_become_entities(text, tags, found, tagger, monkeypatch):
     """The entities where the model would predict these tags."""
-    rows = iter(tags)
+    labels, wanted = list(dict.fromkeys(tags)), iter(tags)
 
     def run_tokens(sequences, _types, _read):
-        found = []
-        for sequence in sequences:
-            pieces = [tagger.tokenizer.vocab[index] for index in sequence[1:-1]]
-            wanted = iter(next(rows))
-            # inside a word label 0 stands, so that reading there would show
-            numbers = [0 if piece.startswith("##") else labels.index(next(wanted)) for piece in pieces]
-            found.append(torch.eye(len(labels))[[0, *numbers, 0]].log())
-        return found
+        pieces = [tagger.tokenizer.vocab[index] for index in sequences[0][1:-1]]
+        # inside a word label 0 stands, so that reading there would show
+        numbers = [0 if piece.startswith("##") else labels.index(next(wanted)) for piece in pieces]
+        return [torch.eye(len(labels))[[0, *numbers, 0]].log()]
 
     monkeypatch.setattr(tagger, "labels", labels)
     monkeypatch.setattr(tagger.engine, "run_tokens", run_tokens)
-    return [(entity.type, entity.text) for entity in tagger(texts)[0]]
+    assert [(entity.type, entity.text) for entity in tagger([text])[0]] == found
 
 
 def test_words_that_are_nothing_to_the_tokenizer_get_a_tag(tagger):
@@ -174,19 +164,7 @@ def test_too_little_room_and_strings_for_lists_are_refused(tagger):
         list(word_windows(tagger.tokenizer, [WordPieces([5], [1])], 2))
     with pytest.raises(InputError, match="lists of words"):
         tagger.tag_words(["the man"])
-
-
-def test_nothing_gives_nothing(tagger):
-    assert tagger([]) == []
     assert tagger.tag_words([]) == []
-    assert tagger(["", " "]) == [[], []]
-
-
-def test_a_folder_is_read_in_the_windows_it_was_trained_in(tiny_model, tmp_path):
-    folder = make_tagger(tiny_model, BIO, tmp_path / "tagger")
-    assert Tag.load(folder).max_length == 32
-    write_task_file(folder, {"task": "tag", "max_length": 12, "labels": list(BIO)})
-    assert Tag.load(folder).max_length == 12
 
 
 def real_sentences(shared_data: Path) -> list[tuple[str, ...]]:
@@ -217,10 +195,3 @@ def test_word_starts_of_real_data_equal_the_reference(shared_data, tmp_path):
     # the reference drops words without a piece, which here hold their place as [UNK]
     assert all(any(not tokenizer.encode(word) for word in words) for words in different), different[:2]
     assert len(different) < 20
-
-
-def test_an_accent_stays_on_the_last_letter_of_a_word(tagger, monkeypatch):
-    text = unicodedata.normalize("NFD", "the café eats")
-    tags, labels = [["DET", "NOUN", "VERB"]], ["DET", "NOUN", "VERB"]
-    found = found_with(tagger, monkeypatch, [text], tags, labels)
-    assert found == [("DET", "the"), ("NOUN", unicodedata.normalize("NFD", "café")), ("VERB", "eats")]

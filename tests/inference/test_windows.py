@@ -46,11 +46,3 @@ def test_windows_share_half_at_most_and_leave_no_word_out(tokenizer, max_length)
         assert one.size == max_length - 5
         assert one.first + one.size - two.first == one.size // 2
     assert windows[-1].first + windows[-1].size == len(question.passage.ids)
-
-
-def test_a_passage_is_tokenized_once_for_questions_in_a_row(tokenizer):
-    cutter = WindowCutter(tokenizer, 20, 5)
-    first = cutter.cut("the man", "bread north")
-    assert cutter.cut("eats", "bread north").passage is first.passage
-    assert cutter.cut("eats", "north bread").passage.ids == first.passage.ids[::-1]
-    assert cutter.cut("the man", "bread north") == first

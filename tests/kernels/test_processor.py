@@ -23,13 +23,3 @@ def test_bf16_is_taken_where_it_is_faster(capabilities, intel, faster, monkeypat
     monkeypatch.setattr(processor, "is_intel", lambda: intel)
     assert best_compute_dtype("cpu") == (torch.bfloat16 if faster else torch.float32)
     assert native_precision("cpu") == ("bf16" if faster else "float32")
-
-
-def test_the_make_is_that_of_the_system(tmp_path, monkeypatch):
-    for name, text, intel in (("a", "vendor_id\t: GenuineIntel\n", True), ("b", "vendor_id\t: AuthenticAMD\n", False)):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        monkeypatch.setattr(processor, "Path", lambda _, name=name: tmp_path / name)
-        processor.is_intel.cache_clear()
-        assert processor.is_intel() is intel
-    monkeypatch.undo()
-    processor.is_intel.cache_clear()

@@ -65,18 +65,13 @@ class PieceScores:
             self._logits = linear(self.states, self.weight, self.bias)
         return self._logits
 
-    @property
-    def are_known(self) -> bool:
-        """Whether they have been computed."""
-        return self._logits is not None
-
 
 def cross_entropy(scores: Tensor | PieceScores, labels: Tensor) -> CrossEntropy:
     """Measures scores [M, V] of any float dtype against true classes [M] int64, -100 where there is none.
 
     The softmax is computed in float32.
     """
-    if isinstance(scores, PieceScores) and not scores.are_known:
+    if isinstance(scores, PieceScores) and scores._logits is None:
         decoded = scores.states, scores.weight, scores.bias
         return CrossEntropy(*_DecodedCrossEntropy.apply(*decoded, labels, scores.compiled))  # type: ignore[no-untyped-call]
     logits = scores.logits if isinstance(scores, PieceScores) else scores

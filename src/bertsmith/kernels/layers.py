@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.matmul import FEW_ROWS, Int8Weight, linear, linear_int8, packed, quantized
 from bertsmith.kernels.processor import multiplies_bf16_faster
+
+WeightT = TypeVar("WeightT", Tensor, Int8Weight)
 
 
 class Linear(nn.Linear):
@@ -33,7 +35,7 @@ class Linear(nn.Linear):
 
     int8 = False
     stacked = 1
-    _kept: tuple[tuple[torch.dtype, int, int], Tensor | Int8Weight, Tensor] | None = None
+    _kept: tuple[tuple[torch.dtype, int, int], Any, Tensor] | None = None
 
     def reset_parameters(self) -> None:
         """Draws first weights, unless there is no memory for them yet."""
@@ -44,7 +46,7 @@ class Linear(nn.Linear):
     def forward(self, hidden: Tensor) -> Tensor:
         """Maps [..., in] to [..., out], in the dtype of `hidden`."""
         if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and hidden.device.type == "cpu":
-            return linear_int8(hidden, self._int8_weight(), self.bias)
+            return linear_int8(hidden, self._keep(torch.int8, lambda: quantized(self.weight.detach())), self.bias)
         return linear(hidden, self._weight_for(hidden), self.bias)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,16 +64,9 @@ class Linear(nn.Linear):
         # 行数少时时间都花在读权重上：排好的副本顺序读取；行数多时原样更快
         if dtype == self.weight.dtype and (hidden.device.type != "cpu" or hidden.numel() > FEW_ROWS * self.in_features):
             return self.weight
-        kept = self._keep(dtype, lambda: packed(self.weight.to(dtype)))
-        assert isinstance(kept, Tensor)
-        return kept
+        return self._keep(dtype, lambda: packed(self.weight.to(dtype)))
 
-    def _int8_weight(self) -> Int8Weight:
-        kept = self._keep(torch.int8, lambda: quantized(self.weight.detach()))
-        assert isinstance(kept, Int8Weight)
-        return kept
-
-    def _keep(self, dtype: torch.dtype, make: Callable[[], Tensor | Int8Weight]) -> Tensor | Int8Weight:
+    def _keep(self, dtype: torch.dtype, make: Callable[[], WeightT]) -> WeightT:
         # 版本号与地址任一变了（优化器改写、换了权重），旧的副本就作废；推理模式下载入的权重没有版本号
         version = 0 if self.weight.is_inference() else self.weight._version
         key = (dtype, version, self.weight.data_ptr())
@@ -80,7 +75,8 @@ class Linear(nn.Linear):
         if kept is None or kept[0] != key:
             # 一并留住原权重：它的内存若先还回去，新换上的权重可能恰好落在同一地址，旧副本就会被误用
             kept = self._kept = (key, make(), self.weight.detach())
-        return kept[1]
+        weight: WeightT = kept[1]
+        return weight
 
 
 class Embedding(nn.Embedding):

@@ -238,20 +238,15 @@ def measure_matmul_flops(
     weight = torch.randn(4 * width, width, generator=generator, device=device, dtype=dtype)
     # GPU 上的调用是异步的：一次连发多个再等待，测到的才是计算而不是启动的时间
     repeats = 20 if device.type == "cuda" else 1
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
     durations: list[float] = []
     with torch.inference_mode():
-        _seconds_of_matmuls(states, weight, repeats)
-        while len(durations) < 3 or sum(durations) < MEASURED_SECONDS:
-            durations.append(_seconds_of_matmuls(states, weight, repeats))
-    return repeats * 2 * rows * width * 4 * width / statistics.median(durations)
-
-
-def _seconds_of_matmuls(states: torch.Tensor, weight: torch.Tensor, repeats: int) -> float:
-    if states.is_cuda:
-        torch.cuda.synchronize(states.device)
-    start = time.perf_counter()
-    for _ in range(repeats):
-        linear(states, weight, None)
-    if states.is_cuda:
-        torch.cuda.synchronize(states.device)
-    return time.perf_counter() - start
+        while len(durations) < 4 or sum(durations[1:]) < MEASURED_SECONDS:
+            wait(device)
+            start = time.perf_counter()
+            for _ in range(repeats):
+                linear(states, weight, None)
+            wait(device)
+            durations.append(time.perf_counter() - start)
+    # 第一次是预热
+    return repeats * 2 * rows * width * 4 * width / statistics.median(durations[1:])
