@@ -30,7 +30,7 @@ from bertsmith.finetune.tasks.task import AdditiveTask, WordsTask
 from bertsmith.inference.chain import Chain
 from bertsmith.inference.classify import REGRESSION, SINGLE
 from bertsmith.inference.linear import LinearModel
-from bertsmith.inference.words import CHOICES, PART, SIMILARITIES, StatesLayer, Words, all_outputs, counted
+from bertsmith.inference.words import CHOICES, PART, SIMILARITIES, Words, all_outputs, counted
 
 CHANCE = 1.92
 """Half the 95 % quantile of chi squared with one degree of freedom."""
@@ -115,8 +115,9 @@ def train_states(
     scaled = [None if one is None else ((one - mean) / spread).numpy() for one in (vectors, held)]
     weights, bias, fit = _learned(task, scaled[0], train, scaled[1], dev, folds, STRENGTHS)
     weights /= spread.numpy()[:, None]
-    layer = StatesLayer(pooling, weights, (bias - mean.numpy() @ weights).astype(np.float32))
-    return Words.none(problem, labels, states=layer), fit
+    bias = (bias - mean.numpy() @ weights).astype(np.float32)
+    none = Words.none(problem, labels)
+    return replace(none, mix=(1.0, 0.0, 0.0), pooling=pooling, states=weights, states_bias=bias), fit
 
 
 def _learned(

@@ -21,7 +21,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import READS, Pooling, check_pooling
-from bertsmith.inference.engine import DEFAULT, InferenceConfig
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.linear import LinearPipeline, LinearPipelineT
 from bertsmith.inference.pipeline import Pipeline, one_or_many, parts, require_list, require_pairs
 from bertsmith.inference.task_file import USAGE_FILE, TaskFile, read_told, stated_prompts
@@ -39,9 +39,6 @@ from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 SINGLE, MULTI, REGRESSION = PROBLEM_TYPES
-
-TextModel = ModelForSequenceClassification | Backbone | Words
-"""What gives the outputs for a text: an encoder with its head or without, or a linear model over words."""
 
 _PIPELINE_OF = {SINGLE: "classify", MULTI: "multilabel", REGRESSION: "regress"}
 
@@ -97,24 +94,12 @@ class TextPipeline(LinearPipeline):
     words: Words | None
     paired: bool | None
 
-    def __init__(
-        self,
-        model: TextModel,
-        tokenizer: Tokenizer | None,
-        inference: InferenceConfig = DEFAULT,
-        **settings: Any,
-    ) -> None:
-        """Takes a model whose `problem_type` is one of the pipeline's."""
-        if not isinstance(model, Words):
-            self.require_problem(model.config)
-        super().__init__(model, tokenizer, inference, **settings)
-
     @classmethod
     def load_beside(cls: type[LinearPipelineT], folder: str | Path, words: Words, **how: Any) -> LinearPipelineT:
         """Loads the encoder beside words: with its head, or without for the layer that reads its states."""
         if words.states is None:
             return super().load_beside(folder, words, **how)
-        check_pooling(words.states.pooling, ModelConfig.load(folder))
+        check_pooling(words.pooling, ModelConfig.load(folder))
         encoder = Backbone.from_pretrained(folder, need_pooler=False)
         # 编码器自己没有头：输出的名字与意思由这一层来说
         names = dict(enumerate(words.labels))
@@ -130,8 +115,9 @@ class TextPipeline(LinearPipeline):
         return super().is_for(architecture, config) and meant == cls.problem_type
 
     @classmethod
-    def require_problem(cls, config: ModelConfig) -> None:
+    def require_model(cls, config: ModelConfig) -> None:
         """Makes sure that a model's outputs mean what the pipeline takes them for."""
+        super().require_model(config)
         problem = config.problem_type
         if problem is None:
             # 单输出、未注明类型的文件夹（交叉编码器）也当作回归：一个输出做不了分类
@@ -155,11 +141,12 @@ class TextPipeline(LinearPipeline):
         return self.together((texts, pairs), lambda: self._encoded(texts, pairs))
 
     def _encoded(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
-        layer = None if self.words is None else self.words.states
-        if layer is None:
+        words = self.words
+        if words is None or words.states is None:
             return sequence_rows(self, texts, pairs, read_logits, len(self.labels))
-        vectors = sequence_rows(self, texts, pairs, READS[cast("Pooling", layer.pooling)], len(layer.weights))
-        return layer.logits(vectors, len(self.labels))
+        return words.of_states(
+            sequence_rows(self, texts, pairs, READS[cast("Pooling", words.pooling)], len(words.states))
+        )
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns a text, or a pair where the model was trained on pairs."""
@@ -256,8 +243,8 @@ class Regress(TextPipeline, name="regress"):
 
     problem_type = REGRESSION
 
-    def __init__(self, model: TextModel, tokenizer: Tokenizer | None, *inference: InferenceConfig, **settings: Any):
-        """Takes a model with one output, as `TextPipeline` does."""
+    def __init__(self, model: Any, tokenizer: Tokenizer | None, *inference: InferenceConfig, **settings: Any) -> None:
+        """Takes a model with one output."""
         super().__init__(model, tokenizer, *inference, **settings)
         if len(self.labels) != 1:
             raise ConfigError(f"the model gives {len(self.labels)} numbers for a text; only one can be read")
@@ -360,20 +347,15 @@ class Rank(LinearPipeline, name="rank"):
     prompt: str
     activation: Activation
 
-    def __init__(
-        self,
-        model: ModelForSequenceClassification | Words,
-        tokenizer: Tokenizer | None,
-        inference: InferenceConfig = DEFAULT,
-        **settings: Any,
-    ) -> None:
-        """Takes a model with one output and no `problem_type`, or words; see `LinearPipeline` and `RankSettings`."""
-        if not isinstance(model, Words) and (len(model.config.id2label) != 1 or model.config.problem_type is not None):
+    @classmethod
+    def require_model(cls, config: ModelConfig) -> None:
+        """Makes sure that a model has one output and no `problem_type`."""
+        if len(config.id2label) != 1 or config.problem_type is not None:
             raise ConfigError(
-                f"the model has {len(model.config.id2label)} outputs and problem_type {model.config.problem_type!r};"
+                f"the model has {len(config.id2label)} outputs and problem_type {config.problem_type!r};"
                 " a ranker has one output and no problem_type"
             )
-        super().__init__(model, tokenizer, inference, **settings)
+        super().require_model(config)
 
     @classmethod
     def settings_in(cls, folder: str | Path) -> RankSettings:

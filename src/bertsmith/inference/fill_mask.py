@@ -222,7 +222,3 @@ class Generate(Pipeline, name="generate"):
     def _generated(self, ids: list[int]) -> Generated:
         complete = bool(ids) and ids[-1] == self.tokenizer.sep_token_id
         return Generated(self.tokenizer.decode(ids[: len(ids) - complete]), len(ids), complete)
-
-    def smallest_input(self) -> tuple[list[str]]:
-        """Returns a text that is continued."""
-        return ([""],)

@@ -51,6 +51,8 @@ class LinearModel:
 
     most: ClassVar[int]
     """All numbers of features are below."""
+    may_be_odds: ClassVar[bool] = False
+    """Whether one column of weights may stand for two classes, as their log odds."""
 
     labels: tuple[str, ...]
     features: NDArray[np.int32]
@@ -86,29 +88,38 @@ class LinearModel:
 
     def save(self, folder: Path) -> None:
         """Writes `words.safetensors` into a folder."""
-        told = {each.name: getattr(self, each.name) for each in fields(cast("Any", self))}
-        arrays = {name: told.pop(name) for name, value in list(told.items()) if isinstance(value, np.ndarray)}
-        write_words(folder, told, arrays)
+        values = {each.name: getattr(self, each.name) for each in fields(cast("Any", self))}
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        # 没有的那一层不写进文件
+        told = {name: value for name, value in values.items() if name not in arrays and value not in (None, "")}
+        with atomic_path(folder / WORDS_FILE) as temporary:
+            save_file(arrays, temporary, metadata={"format": FORMAT, "words": json.dumps(told)})
+            sort_notes(temporary)
 
     @classmethod
     def of(cls: type[LinearT], told: Mapping[str, Any], arrays: dict[str, Any]) -> LinearT:
         """Puts together what a file holds; ValueError, KeyError or TypeError where it does not fit."""
         ours, theirs, offset = map(float, told["mix"])
+        said: dict[str, Any] = {name: str(told[name]) for name in ("problem", "pooling") if name in told}
         # 答案的四项输出是固定的，文件里没有标签
-        labels = {"labels": tuple(told["labels"])} if "labels" in told else {}
-        found = cast("Any", cls)(**arrays, **labels, mix=(ours, theirs, offset))
-        size, count = len(found.features), len(found.labels)
-        fits = {"features": (size,), "weights": (size, count), "bias": (count,), "transitions": (count, count)}
-        if any(array.shape != fits[name] for name, array in arrays.items()):
+        if "labels" in told:
+            said["labels"] = tuple(told["labels"])
+        found = cast("Any", cls)(**arrays, **said, mix=(ours, theirs, offset))
+        size, count, layer = len(found.features), len(found.bias), len(arrays.get("states_bias", ()))
+        fits: dict[str, tuple[int, ...]] = {
+            "features": (size,),
+            "rarity": (size,),
+            "weights": (size, count),
+            "bias": (count,),
+            "transitions": (count, count),
+            "states": (len(arrays.get("states", ())), layer),
+            "states_bias": (layer,),
+        }
+        is_whole = len({"states", "states_bias", "pooling"} & {*arrays, *said}) in (0, 3)
+        as_many = count == len(found.labels) or (cls.may_be_odds and count == 1)
+        if not (is_whole and as_many) or any(array.shape != fits[name] for name, array in arrays.items()):
             raise ValueError("its shapes do not fit together")
         return cast("LinearT", found)
-
-
-def write_words(folder: Path, told: Mapping[str, Any], arrays: dict[str, Any]) -> None:
-    """Writes the file of a linear model."""
-    with atomic_path(folder / WORDS_FILE) as temporary:
-        save_file(arrays, temporary, metadata={"format": FORMAT, "words": json.dumps(told)})
-        sort_notes(temporary)
 
 
 def read_words(folder: str | Path, kind: type[LinearT]) -> LinearT | None:

@@ -108,17 +108,22 @@ class Pipeline:
     ) -> None:
         """Makes a model ready; `settings` are those that the class attribute of that name declares."""
         self._settle(settings)
+        self.require_model(model.config)
         require_fit(tokenizer, model.config)
-        if self.is_causal not in (None, model.config.is_decoder):
-            reads = "from left to right" if model.config.is_decoder else "both ways"
-            other = "generate" if model.config.is_decoder else "fill-mask"
-            raise ConfigError(f"the model reads {reads}, which is not for {self.name}; use {other}")
-        if self.two_texts:
-            require_pairs(model.config, self.two_texts)
         self.config = model.config
         self.tokenizer = tokenizer
         self.max_length = inference.length_for(model.config)
         self.engine: SequenceRunner = Engine(model, inference)
+
+    @classmethod
+    def require_model(cls, config: ModelConfig) -> None:
+        """Makes sure that a model can do what the pipeline asks of it; ConfigError or CheckpointError where not."""
+        if cls.is_causal not in (None, config.is_decoder):
+            reads = "from left to right" if config.is_decoder else "both ways"
+            other = "generate" if config.is_decoder else "fill-mask"
+            raise ConfigError(f"the model reads {reads}, which is not for {cls.name}; use {other}")
+        if cls.two_texts:
+            require_pairs(config, cls.two_texts)
 
     def _settle(self, settings: dict[str, Any]) -> None:
         kind: Any = self.settings

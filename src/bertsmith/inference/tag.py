@@ -108,7 +108,7 @@ class Tag(LinearPipeline, name="tag"):
 
     settings = TagSettings
     words_kind = Chain
-    constrained: bool
+    constrained = False
     scheme: str
     outside: float
     architectures: ClassVar[tuple[type[PretrainedModel], ...]] = (ModelForTokenClassification,)

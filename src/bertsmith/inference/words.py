@@ -11,17 +11,15 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.inference.linear import LinearModel, Mix, write_words
+from bertsmith.inference.linear import LinearModel, Mix
 from bertsmith.model.config import PROBLEM_TYPES
 
 RELEVANCE, CHOICES = "rank", "choose"
@@ -53,33 +51,19 @@ ALIKE = 4
 
 
 @dataclass(frozen=True)
-class StatesLayer:
-    """A linear layer over the pooled states of an encoder that was not trained (Devlin et al. 2019, §5.3).
-
-    `pooling`, as in `Embed`, makes W numbers of a text's states; `weights` are [W, C], `bias` [C] float32, C as in
-    `Words`.
-    """
-
-    pooling: str
-    weights: Floats
-    bias: Floats
-
-    def logits(self, vectors: Tensor, labels: int) -> Tensor:
-        """Maps vectors [N, W] to outputs [N, labels]."""
-        return all_outputs(vectors.numpy() @ self.weights + self.bias, labels)
-
-
-@dataclass(frozen=True)
 class Words(LinearModel):
     """A linear model over hashed n-grams of texts or pairs; C is 1 for two classes, whose log odds it gives.
 
     Attributes:
         problem: what the outputs mean: one of `PROBLEM_TYPES`, or `RELEVANCE` or `CHOICES`, whose outputs have no name.
         rarity: [F] float32, 1 + log((1 + texts) / (1 + texts with it)).
-        states: what gives the encoder's outputs where it has no head of its own.
+        states: [W, C] float32; with `states_bias` [C] a linear layer over the pooled states of an encoder that was not
+            trained, which gives its outputs (Devlin et al. 2019, §5.3); None where the encoder has a head of its own.
+        pooling: what makes W numbers of a text's states, as in `Embed`.
     """
 
     most = SIMILARITIES + ALIKE
+    may_be_odds = True
 
     problem: str
     labels: tuple[str, ...]
@@ -88,7 +72,9 @@ class Words(LinearModel):
     weights: Floats
     bias: Floats
     mix: Mix = (0.0, 1.0, 0.0)
-    states: StatesLayer | None = None
+    pooling: str = ""
+    states: Floats | None = None
+    states_bias: Floats | None = None
 
     @property
     def pipeline(self) -> str:
@@ -97,17 +83,23 @@ class Words(LinearModel):
         return named.get(self.problem, self.problem)
 
     @classmethod
-    def none(cls, problem: str, labels: Sequence[str], *, states: StatesLayer | None = None) -> Words:
-        """Returns a model that knows no n-gram: all outputs are 0, or the encoder's by the layer over its states."""
+    def none(cls, problem: str, labels: Sequence[str]) -> Words:
+        """Returns a model that knows no n-gram: all outputs are 0."""
         nothing = np.zeros(0, dtype=np.float32)
-        mix = (0.0, 1.0, 0.0) if states is None else (1.0, 0.0, 0.0)
-        numbers = nothing.astype(np.int32)
         columns = np.zeros((0, max(len(labels), 1)), dtype=np.float32)
-        return cls(problem, tuple(labels), numbers, nothing, columns, columns.sum(0), mix, states)
+        return cls(problem, tuple(labels), nothing.astype(np.int32), nothing, columns, columns.sum(0))
 
     def beside(self, other: Words | None) -> Words:
         """Returns the same with the layer over an encoder's states that another model holds."""
-        return self if other is None else replace(self, states=other.states)
+        if other is None:
+            return self
+        return replace(self, pooling=other.pooling, states=other.states, states_bias=other.states_bias)
+
+    def of_states(self, vectors: Tensor) -> Tensor:
+        """Returns [N, K] float32, the encoder's outputs from its pooled states [N, W]."""
+        assert self.states is not None
+        assert self.states_bias is not None
+        return all_outputs(vectors.numpy() @ self.states + self.states_bias, len(self.labels))
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
         """Returns [N, K] float32, as an encoder's head gives them."""
@@ -157,31 +149,6 @@ class Words(LinearModel):
             for place, products in zip(places, (ours * theirs, ours * ours), strict=False):
                 found = np.bincount(of, products, minlength=len(texts)).astype(np.float32)
                 yield np.arange(len(texts)), np.full(len(texts), place), SIMILARITY_SCALE * found
-
-    def save(self, folder: Path) -> None:
-        """Writes `words.safetensors` into a folder."""
-        arrays = {"features": self.features, "rarity": self.rarity, "weights": self.weights, "bias": self.bias}
-        told = {"problem": self.problem, "labels": self.labels, "mix": self.mix}
-        if self.states is not None:
-            arrays |= {"states": self.states.weights, "states_bias": self.states.bias}
-            told["pooling"] = self.states.pooling
-        write_words(folder, told, arrays)
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any], arrays: dict[str, Any]) -> Words:
-        """Puts together what a file holds; ValueError, KeyError or TypeError where it does not fit."""
-        layer = None
-        if "states" in arrays:
-            layer = StatesLayer(str(told["pooling"]), arrays.pop("states"), arrays.pop("states_bias"))
-        ours, theirs, offset = map(float, told["mix"])
-        found = cls(str(told["problem"]), tuple(told["labels"]), **arrays, mix=(ours, theirs, offset), states=layer)
-        size, outputs = len(found.features), len(found.bias)
-        shapes = (found.features.shape, found.rarity.shape, found.weights.shape)
-        if layer is not None and (layer.weights.ndim != 2 or layer.bias.shape != layer.weights.shape[1:]):
-            raise ValueError("its layer over states does not fit together")
-        if shapes != ((size,), (size,), (size, outputs)) or outputs not in (1, len(found.labels)):
-            raise ValueError("its shapes do not fit together")
-        return found
 
 
 SIMILARITY_SCALE = np.float32(5.0)
