@@ -97,26 +97,6 @@ def test_several_files_by_several_processes_give_the_same_bytes(text, tiny_model
     assert (tmp_path / "one.npy").read_bytes() == (tmp_path / "two.npy").read_bytes()
 
 
-def test_what_is_there_is_not_computed_again(text, tiny_model, tmp_path, small_parts, monkeypatch):
-    whole = tmp_path / "whole.npy"
-    embed_files([text], tiny_model, whole)
-    original, calls = module._FileWork._embed, []
-
-    def dies_at_the_fourth(self, texts):
-        calls.append(len(texts))
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return original(self, texts)
-
-    monkeypatch.setattr(module._FileWork, "_embed", dies_at_the_fourth)
-    with pytest.raises(KeyboardInterrupt):
-        embed_files([text], tiny_model, tmp_path / "x.npy")
-    assert len(list((tmp_path / "x.npy.parts").glob("*.npy"))) == 3
-    embed_files([text], tiny_model, tmp_path / "x.npy")
-    assert len(calls) == 4 + 7 - 3
-    assert (tmp_path / "x.npy").read_bytes() == whole.read_bytes()
-
-
 KILLED = """
 import sys
 from bertsmith.inference import embed_files as module
@@ -197,10 +177,12 @@ def broken_off(text, tiny_model, tmp_path, small_parts, monkeypatch):
     return tmp_path / "x.npy"
 
 
-def test_what_an_earlier_call_did_is_told_first(broken_off, text, tiny_model):
+def test_what_is_there_is_told_first_and_not_computed_again(broken_off, text, tiny_model, tmp_path):
+    embed_files([text], tiny_model, tmp_path / "whole.npy")
     seen = []
     embed_files([text], tiny_model, broken_off, on_progress=lambda *row: seen.append(row))
     assert seen == [(32, 50), (40, 50), (48, 50), (50, 50)]
+    assert broken_off.read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
 def test_a_folder_in_the_place_of_the_output_is_refused_at_once(text, tiny_model, tmp_path):

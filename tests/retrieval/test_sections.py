@@ -13,19 +13,24 @@ def sections(tmp_path, text, name="a.md"):
     return [(one.heading, document.text[one.start : one.end].strip()) for one in document.sections]
 
 
-def test_headings_stand_in_their_order(tmp_path):
-    text = "before\n# One\na\n## Two ##\nb\n### Three\nc\n## Four\nd\n# Five\ne"
-    assert sections(tmp_path, text) == [
-        *[("", "before"), ("One", "a"), ("One > Two", "b"), ("One > Two > Three", "c")],
-        *[("One > Four", "d"), ("Five", "e")],
-    ]
-
-
-def test_underlined_headings(tmp_path):
-    assert sections(tmp_path, "Title\r\n=====\r\ntext\r\n\r\nPart\r\n---\r\nmore") == [
-        ("Title", "text"),
-        ("Title > Part", "more"),
-    ]
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "before\n# One\na\n## Two ##\nb\n### Three\nc\n## Four\nd\n# Five\ne",
+            [
+                *[("", "before"), ("One", "a"), ("One > Two", "b"), ("One > Two > Three", "c")],
+                *[("One > Four", "d"), ("Five", "e")],
+            ],
+        ),
+        ("Title\r\n=====\r\ntext\r\n\r\nPart\r\n---\r\nmore", [("Title", "text"), ("Title > Part", "more")]),
+        ("# One\n## Two\n# Three\ntext", [("One", "Two"), ("Three", "text")]),
+        ("", []),
+    ],
+    ids=["in order", "underlined", "without text", "blank"],
+)
+def test_text_stands_under_its_headings(tmp_path, text, found):
+    assert sections(tmp_path, text) == found
 
 
 @pytest.mark.parametrize(
@@ -48,12 +53,9 @@ def test_code_within_a_line_swallows_no_heading(tmp_path):
     assert [heading for heading, _ in sections(tmp_path, text)] == ["One", "One > Two", "One > Two", "Three"]
 
 
-def test_a_heading_without_text_is_found_by_itself(tmp_path):
-    assert sections(tmp_path, "# One\n## Two\n# Three\ntext") == [("One", "Two"), ("Three", "text")]
-
-
 def test_a_text_file_has_no_headings(tmp_path):
     assert sections(tmp_path, "# not Markdown\ntext", "a.txt") == [("", "# not Markdown\ntext")]
+    assert sections(tmp_path, " \n\n\t", "b.txt") == []
 
 
 def test_front_matter_is_metadata_and_no_text(tmp_path):
@@ -71,11 +73,6 @@ def test_a_long_section_is_cut_between_paragraphs_and_loses_nothing(tmp_path, mo
     assert "".join(text[one.start : one.end] for one in found) == text
     assert all(one.end - one.start <= 50 for one in found)
     assert text[found[0].start : found[0].end].endswith("\n\n")
-
-
-def test_blank_documents_have_none(tmp_path):
-    assert sections(tmp_path, "") == []
-    assert sections(tmp_path, " \n\n\t", "b.txt") == []
 
 
 def test_documents_are_named_below_their_folder(notes):

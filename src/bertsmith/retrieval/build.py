@@ -300,7 +300,7 @@ class _Update:
         missing: dict[bytes, int] = {}
         for row, digest in enumerate(digests):
             # 按摘要去重：同一段文字出现多少次，模型都只读一次
-            if digest not in known:
+            if digest not in known.rows:
                 missing.setdefault(digest, row)
         # 只数这一次要算的：原先就有的不算进度
         done = 0
@@ -320,31 +320,27 @@ class _Update:
                 on_progress(done, len(missing))
         width = self.embed.width(self.settings.pooling)
         with path.open("wb") as handle:
-            blocks = (known.of(digests[start : start + PART], width) for start in range(0, len(digests), PART))
+            found = (digests[start : start + PART] for start in range(0, len(digests), PART))
+            blocks = (np.stack([known.rows[digest] for digest in some]) for some in found)
             write_npy(handle, blocks, len(digests), width)
         return width, len(missing)
 
 
 class _KnownVectors:
-    """Vectors of an index and of blocks of an update, by the digest of what the model read."""
+    """Vectors of an index and of blocks of an update: `rows`, by the digest of what the model read."""
 
     def __init__(self, old: StoredIndex | None, folder: Path) -> None:
-        self._folder = make_folder(folder)
-        self._sources: list[NDArray[np.float32]] = []
-        self._places: dict[bytes, tuple[int, int]] = {}
+        self._folder, self._blocks = make_folder(folder), 0
+        self.rows: dict[bytes, NDArray[np.float32]] = {}
         if old:
-            self._learn(old.passages["digest"].to_pylist(), old.vectors)
-        self._blocks = 0
+            self.rows.update(zip(old.passages["digest"].to_pylist(), np.asarray(old.vectors), strict=True))
         for path in sorted(folder.glob("*.npz")):
             try:
                 with np.load(path, allow_pickle=False) as block:
-                    self._learn([row.tobytes() for row in block["digests"]], block["vectors"])
+                    self.rows.update(zip(map(bytes, block["digests"]), block["vectors"], strict=True))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise CheckpointError(f"{path}: damaged ({error}); remove it and run the same command again") from None
             self._blocks = int(path.stem) + 1
-
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._places
 
     def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         path = self._folder / f"{self._blocks:07d}.npz"
@@ -352,20 +348,7 @@ class _KnownVectors:
             rows = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)
             np.savez(handle, digests=rows, vectors=vectors)
         self._blocks += 1
-        self._learn(digests, vectors)
-
-    def of(self, digests: Sequence[bytes], width: int) -> NDArray[np.float32]:
-        """Returns [n, width], a vector for each digest."""
-        found = np.empty((len(digests), width), dtype=np.float32)
-        for row, digest in enumerate(digests):
-            source, place = self._places[digest]
-            found[row] = self._sources[source][place]
-        return found
-
-    def _learn(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        number = len(self._sources)
-        self._sources.append(vectors)
-        self._places |= {digest: (number, row) for row, digest in enumerate(digests)}
+        self.rows.update(zip(digests, vectors, strict=True))
 
 
 def _searched_texts(table: pa.Table) -> Iterator[str]:
