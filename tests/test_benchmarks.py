@@ -59,16 +59,6 @@ def test_the_audit_is_about_lines_that_exist_and_says_how(measured, tables):
         assert 0 < float(audit["ratio"]) < 10
 
 
-def test_marks_of_age_can_be_taken_off(tables):
-    assert tables.unmarked("commit abc‡ / def‡, 2026-11-26 (‡ older than the code).") == "commit abc / def, 2026-11-26."
-    assert tables.ROOMS.keys() >= {path.stem for path in (BENCHMARKS / "results").glob("*.jsonl")} - {
-        "audit",
-        "time_to_loss_runs",
-    }
-    for rooms in tables.ROOMS.values():
-        assert all((ROOT / "src" / "bertsmith" / room).exists() for room in rooms.split())
-
-
 def test_a_line_is_older_where_code_changed_not_where_words_did(tables):
     code = 'def f(x):\n    """Says much."""\n    return x  # why\n'
     assert tables.code_of(code) == tables.code_of("def f(x):\n    return x\n")
@@ -90,39 +80,6 @@ def test_the_tables_of_chinese_pages_are_chinese(tables):
         words = set(re.findall(r"(?<![\w.@-])[a-z][a-z]\w+", re.sub("`[^`]*`|--\\w+", "", lines)))
         left = {word for word in words if not KEPT.fullmatch(word)}
         assert not left, f"{name}: {sorted(left)}; benchmarks/chinese.py has the words"
-
-
-@pytest.mark.parametrize(
-    ("english", "chinese"),
-    [
-        ("forward and backward, base 12/768, bf16", "前向与反向，base 12/768，bf16"),
-        ("twice the text in twice the time: one word", "两倍的文本用两倍的时间：一个词"),
-        ("query among 1,000,000 vectors", "在 1,000,000 个向量里查询"),
-        (
-            "AMD EPYC, model 17, 2 cores (avx512_bf16), 1 / 2 threads, commit abc‡ / def",
-            "AMD EPYC，型号 17，2 核 (avx512_bf16)，1 / 2 线程，提交 abc‡ / def",
-        ),
-        ("sst2", "sst2"),
-    ],
-)
-def test_a_name_is_translated_part_by_part(tables, english, chinese):
-    assert tables.chinese(english) == chinese
-
-
-@pytest.mark.parametrize(
-    ("threads", "english", "chinese"),
-    [([1], "1 thread", "1 线程"), ([2], "2 threads", "2 线程"), ([1, 2, 1], "1 / 2 threads", "1 / 2 线程")],
-)
-def test_the_line_below_a_table_counts_threads(tables, threads, english, chinese):
-    line = {"processor": "AMD EPYC", "features": ["avx2"], "versions": {}, "commit": "abc", "date": "2026-11-26"}
-    lines = [line | {"threads": one} for one in threads]
-    assert tables.sources(lines, str) == [f"AMD EPYC (avx2), {english}, commit abc, 2026-11-26."]
-    assert tables.sources(lines, tables.chinese) == [f"AMD EPYC (avx2)，{chinese}，提交 abc，2026-11-26。"]
-
-
-def test_readme_and_both_pages_have_tables(tables):
-    assert {"README.md", "README.zh-CN.md"} <= {page.name for page in tables.pages()}
-    assert len([page for page in tables.pages() if page.name == "benchmarks.md"]) == 2
 
 
 def test_every_line_says_where_it_comes_from(measured):

@@ -53,13 +53,3 @@ def test_a_command_that_forgets_ends_differently_and_one_that_refuses_is_told(tm
         assert trial.outcome == outcome
         assert trial.kills >= 1
         assert trial.message == message
-
-
-@pytest.mark.slow
-def test_every_file_that_is_to_be_looked_at_must_be_made(tmp_path):
-    class Own(chaos.Command):
-        def arguments(self, inputs, out):
-            return [sys.executable, "-c", f"open({str(out / 'made')!r}, 'w').write('once')"]
-
-    with pytest.raises(AssertionError, match=r"own: makes no made/\*\.bin to look at"):
-        chaos.run_undisturbed(Own("own", "", ("made", "made/*.bin")), tmp_path, tmp_path / "trial")

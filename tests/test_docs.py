@@ -96,19 +96,6 @@ def test_every_command_that_is_written_exists(page):
         assert not what_is_wrong(words), f"bertsmith {' '.join(words)}: {what_is_wrong(words)}"
 
 
-@pytest.mark.parametrize(
-    ("written", "wrong"),
-    [
-        ("`bertsmith pretend`", "there is no command 'pretend'"),
-        ("`bertsmith export pdf`", "there is no command 'pdf'"),
-        ("```bash\n.venv/bin/bertsmith vocab a.txt --words 5  # a comment\n```\n", "there is no option --words"),
-        ("```bash\nbertsmith import a --out b --no-lowercase\n```\n", None),
-    ],
-)
-def test_a_wrong_command_is_noticed(written, wrong):
-    assert [what_is_wrong(words) for words in commands_in(written)] == [wrong]
-
-
 def test_the_two_readmes_name_the_same_commands_and_pages():
     english, chinese = ROOT / "README.md", ROOT / "README.zh-CN.md"
 

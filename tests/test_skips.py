@@ -45,15 +45,6 @@ def run_tests(folder, *more, **environment):
     )
 
 
-def test_what_was_expected_to_fail_and_passes_fails_the_run(tmp_path):
-    """By the settings of this project: the mark of a fault that was mended goes with it."""
-    mended = 'import pytest\n\n@pytest.mark.xfail(reason="known")\ndef test_mended():\n    pass\n'
-    (tmp_path / "test_a.py").write_text(mended, encoding="utf-8")
-    ended = run_tests(tmp_path, "-c", Path(__file__).parents[1] / "pyproject.toml", tmp_path / "test_a.py")
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert "[XPASS(strict)] known" in ended.stdout
-
-
 @pytest.mark.parametrize(
     ("files", "fails", "said"),
     [

@@ -396,11 +396,9 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
         return found
     except FileNotFoundError:
         raise error(f"{path}: is missing; {advice}") from None
-    except RecursionError:
-        raise error(f"{path}: damaged (nested too deeply); {advice}") from None
     except OSError as reason:
         raise error(f"{path}: cannot be read ({reason.strerror}); check the path and its permissions") from None
-    except (ValueError, TypeError, OverflowError, BertsmithError) as reason:
+    except (ValueError, TypeError, OverflowError, RecursionError, BertsmithError) as reason:
         raise error(f"{path}: damaged ({_in_one_line(reason)}); {advice}") from None
 
 
@@ -484,23 +482,19 @@ def _union_from(kinds: Sequence[Any], value: Any, place: str) -> Any:
         return None
     members = [kind for kind in kinds if kind is not type(None)]
     for kind in members[:-1]:
-        try:
+        with contextlib.suppress(ValueError):
             return from_json(kind, value, place)
-        except ValueError:
-            continue
     return from_json(members[-1], value, place)
 
 
 def _sequence_from(origin: Any, kinds: Sequence[Any], value: Any, place: str) -> Any:
     if not isinstance(value, list):
         _refuse(place, value, "a list")
-    if origin is tuple and Ellipsis not in kinds:
-        if len(value) != len(kinds):
-            _refuse(place, value, f"a list of {len(kinds)}")
-        return tuple(
-            from_json(kind, inner, f"{place}[{n}]") for n, (kind, inner) in enumerate(zip(kinds, value, strict=True))
-        )
-    made = [from_json(kinds[0], inner, f"{place}[{number}]") for number, inner in enumerate(value)]
+    if origin is not tuple or Ellipsis in kinds:
+        kinds = [kinds[0]] * len(value)
+    elif len(value) != len(kinds):
+        _refuse(place, value, f"a list of {len(kinds)}")
+    made = [from_json(kind, one, f"{place}[{n}]") for n, (kind, one) in enumerate(zip(kinds, value, strict=True))]
     return tuple(made) if origin is tuple else made
 
 

@@ -310,14 +310,8 @@ def to_table(settings: Any) -> dict[str, Any]:
         for name in setting.path[:-1]:
             within = within.setdefault(name, {})
         if values[setting.name] is not None:
-            within[setting.path[-1]] = _plain(values[setting.name])
+            within[setting.path[-1]] = to_json(values[setting.name])
     return table
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def from_table(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:

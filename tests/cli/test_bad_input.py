@@ -59,10 +59,6 @@ def test_an_unusable_corpus(fails, tmp_path, name):
     assert str(folder) in line or message == "at least 3", line
 
 
-def test_a_missing_path_is_named(fails, tmp_path):
-    assert "nowhere" in fails("quickstart", tmp_path / "nowhere", "--out", tmp_path / "out", "--seed", 10**30)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -96,15 +92,6 @@ def test_a_folder_with_other_settings(fails, capsys, tmp_path):
     assert "is not empty" in fails("finetune", "classify", "--model", out / "model", *files, "--out", out)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("unhurried")
-def test_the_errors_advice_can_be_followed_in_the_same_folder(fails, tmp_path, capsys):
-    corpus, out = write(tmp_path / "a.txt", TEXT), tmp_path / "out"
-    assert "no such" in fails("quickstart", tmp_path / "b.txt", "--out", out)
-    assert "alphabet" in fails("quickstart", corpus, "--vocab-size", 10, "--out", out)
-    typed(capsys, "quickstart", corpus, "--size", "1/64", "--minutes", "0.05", "--out", out)
-
-
 @pytest.mark.parametrize(
     "command", ["predict word", "fill-mask [MASK]", "index text", "serve", "evaluate --file a.tsv"]
 )
@@ -134,10 +121,6 @@ def test_a_file_where_the_folder_should_be(fails, tmp_path):
     out = write(tmp_path / "out", "I am a file")
     line = fails("quickstart", "--out", out)
     assert "file stands where a folder is needed" in line
-
-
-def test_a_model_folder_that_is_none(fails, tmp_path):
-    assert "not a model folder" in fails("fill-mask", "--model", tmp_path, "the [MASK].")
 
 
 def test_a_model_without_classifier(fails, tiny_model):

@@ -33,12 +33,6 @@ def test_every_name_has_a_row_with_the_published_count(capsys):
     assert "tok/s" not in table
 
 
-def test_all_adds_the_small_published_models(capsys):
-    found = rows(typed(capsys, "plan", "--family", "bert", "--all", "--no-measure"))
-    assert len(found) == 25
-    assert {"2/128", "12/512", "10/768", "24/1024"} <= set(found)
-
-
 def test_any_size_once_with_the_options_applied(capsys):
     words = [*of("tiny", "3/192", "2/128"), "--vocab-size", 1000, "--batch", 4, "--length", 512]
     table = typed(capsys, "plan", "--family", "bert", *words, "--no-measure")

@@ -20,7 +20,6 @@ from bertsmith.journeys import plan as planning
 from bertsmith.journeys.plan import Forecast, Pace, Plan, PlanOptions
 from bertsmith.settings import divided
 from bertsmith.tinyworld import draw_stories, render
-from bertsmith.train.distributed import Ranks
 from bertsmith.train.forecast import LAWS
 from typed_command import typed
 
@@ -203,14 +202,6 @@ def test_processes_measure_together(text):
     assert done.stdout.count("1/64 learns most in 0.5 minutes") == 1
     assert "torchrun --nproc-per-node 2 -m bertsmith pretrain --corpus runs/shards" in done.stdout
     assert f"bertsmith corpus {text} --tokenizer runs/tokenizer --out runs/shards" in done.stdout
-
-
-def test_ranks_are_those_of_the_trainer(text, monkeypatch):
-    given, usual = [], planning.make_trainer
-    monkeypatch.setattr(planning, "make_trainer", lambda *asked: given.append(asked[-1]) or usual(*asked))
-    ranks = Ranks()
-    plan(text, minutes=0.5, size=("1/64",), vocab_size=400, ranks=ranks)
-    assert given == [ranks]
 
 
 @pytest.mark.parametrize(

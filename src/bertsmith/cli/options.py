@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import MISSING
 from functools import cached_property
 from importlib import import_module
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand
@@ -130,18 +130,10 @@ def _expanded(command: Callable[..., None], sources: tuple[Source, ...]) -> Call
             # 空列表是 typer 对“没有给出”的另一种说法
             if value is not None and value != []:
                 typed[setting.name] = _value(setting, value)
-        command(**(in_minutes(typed) if "setting_hours" in settings else typed))
+        command(**in_minutes(typed))
 
-    hints = {name: hint for name, hint in command.__annotations__.items() if name not in ("return", "settings")}
-    # 只解析命令自己的参数，在它被写下的模块里解析
-    written = get_type_hints(
-        type("Hints", (), {"__annotations__": hints, "__module__": command.__module__}), include_extras=True
-    )
-    own = [
-        one.replace(annotation=written[one.name], kind=one.KEYWORD_ONLY)
-        for one in inspect.signature(command).parameters.values()
-        if one.name in written
-    ]
+    written = inspect.signature(command, eval_str=True).parameters.values()
+    own = [one.replace(kind=one.KEYWORD_ONLY) for one in written if one.kind != one.VAR_KEYWORD]
     parameters = [*own, *(_parameter(name, setting) for name, setting in settings.items())]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -168,14 +169,8 @@ def predict(
 
     require_readable(*(given or []))
     if next_sentence:
-        if (
-            settings
-            or (adapter, file, pairs, out, only) != (None,) * 5
-            or calibrated
-            or class_thresholds
-            or constrained
-            or engine != "torch"
-        ):
+        others = (settings, adapter, file, pairs is not None, out, only, calibrated, class_thresholds, constrained)
+        if any(others) or engine != "torch":
             raise ConfigError("--next-sentence takes texts, --model, --precision and --json, and nothing else")
         _print_next_sentences(given or [], model, precision, as_json=as_json)
         return
@@ -207,30 +202,21 @@ def predict(
     first = next(records, None)
     if first is None:
         raise InputError("nothing to predict; give texts, - for standard input, or --file with one input a line")
-    as_json_line = partial(json.dumps, ensure_ascii=False, default=str)
-    if out is None:
-        faults = 0
-        for record in chain([first], records):
-            print(as_json_line(record) if as_json else as_line(record), flush=True)
-            faults += "fault" in record
-        _tell_faults(faults)
-        return
+    in_json = as_json or (out is not None and out.suffix == ".jsonl")
+    written = partial(json.dumps, ensure_ascii=False, default=str) if in_json else as_line
     count = faults = 0
-    with atomic_path(out) as temporary, temporary.open("w", encoding="utf-8") as handle:
+    with ExitStack() as stack:
+        handle = None
+        if out is not None:
+            handle = stack.enter_context(stack.enter_context(atomic_path(out)).open("w", encoding="utf-8"))
         for record in chain([first], records):
-            handle.write((as_json_line(record) if out.suffix == ".jsonl" else as_line(record)) + "\n")
+            print(written(record), file=handle, flush=out is None)
             count += record["prediction"] is not None
             faults += "fault" in record
-    print(f"{count} predictions in {out}")
-    _tell_faults(faults)
-
-
-def _tell_faults(count: int) -> None:
-    """Raises `InputError` where inputs could not be predicted: each said why in its place."""
-    from bertsmith.errors import InputError
-
-    if count:
-        raise InputError(f"{count} input(s) could not be predicted; each says why in its place")
+    if out is not None:
+        print(f"{count} predictions in {out}")
+    if faults:
+        raise InputError(f"{faults} input(s) could not be predicted; each says why in its place")
 
 
 @declares("bertsmith.inference.embed_files.EmbedSettings")
@@ -270,13 +256,12 @@ def embed(
     chosen = replace(built(EmbedSettings, settings), normalize=normalize, engine=kind)
     if compare:
         require_readable(*compare)
-        how = {name: settings.pop(name, None) for name in ("pooling", "precision")}
-        if out is not None or workers != 1 or engine == "ray" or not normalize or settings.keys() - {"encoding"}:
+        others = settings.keys() - {"pooling", "precision", "encoding"}
+        if out is not None or workers != 1 or engine == "ray" or not normalize or others:
             raise ConfigError(
                 "--compare prints: of the options leave --pooling, --precision, --engine, --encoding and --json"
             )
-        how |= {"as_json": as_json, "encoding": chosen.encoding, "engine": kind}
-        _print_similarities(compare, files or [], model, **how)
+        _print_similarities(compare, files or [], model, chosen, as_json=as_json)
         return
     if as_json:
         if out is not None or workers != 1 or engine == "ray":
@@ -335,17 +320,18 @@ def _print_vectors(files: Sequence[Path], model: Path, chosen: EmbedSettings) ->
             print_json({"text": text, "vector": next(filled) if text.strip() else None})
 
 
-def _print_similarities(compared: Sequence[str], files: Sequence[Path], model: Path, **how: Any) -> None:
+def _print_similarities(
+    compared: Sequence[str], files: Sequence[Path], model: Path, chosen: EmbedSettings, *, as_json: bool
+) -> None:
     """Prints how alike the first text is to the others, the most alike first, and to lines of files as they come."""
     from bertsmith.inference import load_pipeline
 
-    as_json, encoding, pooling, precision = (how[name] for name in ("as_json", "encoding", "pooling", "precision"))
     text, *others = compared
-    pipeline = load_pipeline("embed", model, precision=precision, engine=how["engine"])
-    lines = _lines_of(files, encoding) if files or not others else iter(())
+    pipeline = load_pipeline("embed", model, precision=chosen.precision, engine=chosen.engine)
+    lines = _lines_of(files, chosen.encoding) if files or not others else iter(())
     for given, is_typed in chain([(others, True)], ((part, False) for part in lines)):
         texts = [one for one in given if one.strip()]
-        scores = pipeline.compare([text], texts, pooling=pooling)[0].tolist() if texts else []
+        scores = pipeline.compare([text], texts, pooling=chosen.pooling)[0].tolist() if texts else []
         rows = list(zip(scores, texts, strict=True))
         # 管道与文件里的各行照来的次序；命令行上写的按相似排
         for score, other in sorted(rows, key=lambda row: -row[0]) if is_typed else rows:

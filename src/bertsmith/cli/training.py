@@ -195,9 +195,6 @@ def plan(
     text: Annotated[
         list[str] | None, typer.Option(help="File, folder or glob of text or documents; may be repeated.")
     ] = None,
-    published: Annotated[
-        bool, typer.Option("--all", help="Add the 24 small published models.", rich_help_panel=_WITHOUT_TEXT)
-    ] = False,
     batch: Annotated[
         int | None, typer.Option(help="Sequences in a batch. Default: 32.", rich_help_panel=_WITHOUT_TEXT)
     ] = None,
@@ -226,12 +223,10 @@ def plan(
     if not text:
         if others := sorted(settings.keys() - {"size", "family", "vocab_size"}):
             raise ConfigError(f"{flag_of(others[0])} is for a plan: name its --text, or leave it out")
-        _show_sizes(
-            chosen, published, 32 if batch is None else batch, 128 if length is None else length, not no_measure
-        )
+        _show_sizes(chosen, 32 if batch is None else batch, 128 if length is None else length, not no_measure)
         return
-    if published or no_measure or (batch, length) != (None, None):
-        raise ConfigError("--all, --batch, --length and --no-measure are for the table of sizes, without --text")
+    if no_measure or (batch, length) != (None, None):
+        raise ConfigError("--batch, --length and --no-measure are for the table of sizes, without --text")
     with connected_ranks() as (ranks, device):
         console = Console(quiet=not ranks.is_first)
         with console.status("measuring text and machine"):
@@ -307,20 +302,18 @@ def _next_command(found: Plan, text: list[str], chosen: PlanOptions, processes: 
     )
 
 
-def _show_sizes(chosen: PlanOptions, published: bool, batch: int, length: int, measure: bool) -> None:
+def _show_sizes(chosen: PlanOptions, batch: int, length: int, measure: bool) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
     from bertsmith.kernels.layers import best_compute_dtype, best_device
     from bertsmith.kernels.matmul import measure_matmul_flops
     from bertsmith.model import NAMED_SIZES, family_named
-    from bertsmith.model.sizes import PUBLISHED_SHAPES, BatchCosts
+    from bertsmith.model.sizes import BatchCosts
 
     vocab_size = chosen.vocab_size or 30522
-    asked = list(chosen.sizes or ([] if published else NAMED_SIZES))
-    asked += [f"{layers}/{hidden}" for layers, hidden in PUBLISHED_SHAPES] if published else []
     shape = family_named(chosen.family).config
-    configs = [shape.named(name, vocab_size=vocab_size, pad_token_id=0) for name in asked]
+    configs = [shape.named(name, vocab_size=vocab_size, pad_token_id=0) for name in chosen.sizes or NAMED_SIZES]
     # 同一形状只占一行：tiny 与 2/128 是同一个模型
     costs = {(c.num_hidden_layers, c.hidden_size): BatchCosts(c, batch, length) for c in configs}
     device = best_device()

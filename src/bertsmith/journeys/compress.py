@@ -179,21 +179,17 @@ class _Work:
         self.tokenizer: Tokenizer = load_tokenizer(source)
         if dev is not None or read_task_file(source):
             self.task, self.max_length = task_of_model(source)
-            if dev is not None:
-                self._read(dev, reading, console)
+            name, reader = self.task.name, self.task.spec.reader
+            with local_sources({} if dev is None else {"dev": dev}) as local:
+                read = {part: reader.read(one, reading, task=name, name=part) for part, one in local.items()}
+                self.examples = read.get("dev", [])
+                if console is not None:
+                    limit = InferenceConfig(max_length=self.max_length).length_for(ModelConfig.load(source))
+                    reads: dict[str, Any] = {"tokenizer": self.tokenizer, "limit": limit}
+                    tell_files(name, local, read, reading, console=console, **reads)
         self.model = self.loaded(source)
         self.rows: list[CompressionRow] = []
         self.measure("as it was")
-
-    def _read(self, dev: DataSource, reading: ReadingOptions, console: Console | None) -> None:
-        task = self.task
-        assert task is not None
-        with local_sources({"dev": dev}) as local:
-            self.examples = task.spec.reader.read(local["dev"], reading, task=task.name, name="dev")
-            if console is not None:
-                limit = InferenceConfig(max_length=self.max_length).length_for(ModelConfig.load(self.source))
-                reads: dict[str, Any] = {"tokenizer": self.tokenizer, "limit": limit}
-                tell_files(task.name, local, {"dev": self.examples}, reading, console=console, **reads)
 
     def loaded(self, folder: Path) -> PretrainedModel:
         model = self.task.load(folder) if self.task is not None else load_any(folder)
@@ -271,13 +267,11 @@ class _Work:
 
 
 def _bytes(model: PretrainedModel, stored: StoredAs) -> int:
-    sizes = {"float32": 4, "bf16": 2}
-    if stored in sizes:
-        return sum(parameter.numel() for parameter in model.parameters()) * sizes[stored]
+    whole = 2 if stored == "bf16" else 4
     # 8 位：矩阵每数一字节，每行另有一个 4 字节的尺度；向量照旧
     return sum(
-        parameter.numel() + 4 * len(parameter) if parameter.dim() == 2 else 4 * parameter.numel()
-        for parameter in model.parameters()
+        one.numel() + 4 * len(one) if stored == "int8" and one.dim() == 2 else whole * one.numel()
+        for one in model.parameters()
     )
 
 

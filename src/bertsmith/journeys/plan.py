@@ -262,12 +262,9 @@ def too_short(
     # 机器下次可能慢一点：多给一成，再往上取整
     enough = max(0.05, math.ceil(100 * (spent + 1.1 * minutes_for_fewest)) / 100)
     within = f"in {minutes:g} minutes"
-    if spent > minutes / 2:
-        # 准备已经用去一半以上：说清楚还剩多少，而不是「1 分钟里的 3 分钟」
+    if spent:
         used, left = round(spent, 2), round(minutes_left(minutes, spent), 2)
         within = f"preparation and report take {used:g} of {minutes:g} minutes; in the {left:g} that are left"
-    elif spent:
-        within += f", {round(spent, 2):g} of them for preparation and report,"
     return ConfigError(
         f"{within} {size} takes {steps} of at least {FEWEST_STEPS} steps on this machine; give {enough:g} minutes"
         f"{' or a smaller size' * smaller}"

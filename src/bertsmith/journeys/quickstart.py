@@ -190,14 +190,7 @@ def _fitted(
     begun: float,
     console: Console,
 ) -> PreTrainingRecipe:
-    """Returns the recipe with the size that learns most, where that is known, and the minutes that are left for it.
-
-    Args:
-        begun: when the command began, by the monotonic clock.
-
-    Raises:
-        ConfigError: the fewest steps would end too late.
-    """
+    """Returns the recipe with the size that learns most, where that is known, and the minutes that are left for it."""
     recipe = _recipe(options, size)
     if (options.out / "recipe.toml").exists():
         # 续训：大小和分钟数在开始时就定下了

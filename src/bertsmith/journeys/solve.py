@@ -24,7 +24,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import util
 from pathlib import Path
@@ -56,7 +56,7 @@ from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
 from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.finetune.tasks.embed_kinds import to_learn
 from bertsmith.finetune.tasks.regress import RegressionTask
-from bertsmith.finetune.tasks.task import AdditiveTask, OutputsTask, Task, fingerprints, leaks
+from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation, OutputsTask, Task, fingerprints, leaks
 from bertsmith.finetune.words import CHANCE, is_beyond_chance, majority, mix_of, train_linear, train_states, train_words
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
@@ -109,8 +109,6 @@ TIMED_ROWS = 64
 """Rows that tell how long the others will take."""
 TIMED_TEXTS = 512
 """Texts of which the milliseconds are shown."""
-SHOWN = 12
-"""Texts in the table of those of which the parts differ."""
 MOST_SEEDS = 3
 """Seeds of the best encoder at most: with each, what dev can still tell apart gets less."""
 CHINESE_PIECES = 16_384
@@ -206,7 +204,7 @@ def solve(
         notes = list[str]()
         with local_sources(sources) as local, noted(notes, local.values()):
             console = console or Console(quiet=True)
-            task, parts, split, folds, looks = _read(local, asked, options, given, console, bool(text or models))
+            task, parts, split, looks = _read(local, asked, options, given, console, bool(text or models))
         if unlabelled is not None:
             if task.name not in SUGGESTED:
                 raise ConfigError(f"--unlabelled: a prediction of {task.name} has no probability; leave it out")
@@ -217,7 +215,7 @@ def solve(
         found = find_text_files(files, text_endings()) if files else []
         own = [file for file in found if folder.resolve() not in file.resolve().parents]
         kind = _VectorJob if isinstance(task, EmbeddingTask) else _Job
-        job = kind(task, parts, folds, folder, options, files, models, console)
+        job = kind(task, parts, split.get("folds", []), folder, options, files, models, console)
         request = {
             "task": {"task": task.name, **task.describe()},
             "minutes": options.minutes,
@@ -225,7 +223,7 @@ def solve(
             "text": [[str(file.resolve()), file.stat().st_size] for file in own],
             "models": [fingerprint_weights(one) for one in models],
             **{name: digest_of(rows) for name, rows in parts.items()},
-            **({"folds": folds} if folds else {}),
+            **{name: rows for name, rows in split.items() if name == "folds"},
         }
         # 已经上了锁：只有一份申请的文件夹算是空的，别人可能正在里面准备
         claim_folder(folder, "solve.json", request)
@@ -245,8 +243,8 @@ def _read(
     given: Mapping[str, Any],
     console: Console,
     has_encoder: bool,
-) -> tuple[OutputsTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], list[int], dict[str, Look]]:
-    """Reads the files; says which rows of the training file are held out where there is no dev file, and the folds."""
+) -> tuple[OutputsTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], dict[str, Look]]:
+    """Reads the files; says which rows of the training file are held out, or the fold of each, without a dev file."""
     if "dev" in sources and (reading.group_column is not None or reading.time_column is not None):
         raise ConfigError("--group-column and --time-column divide a training file; leave out --dev, or these")
     name, train, read = options.task, sources["train"], list[Any]()
@@ -270,7 +268,6 @@ def _read(
     if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
         raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
     split: dict[str, list[int]] = {}
-    folds: list[int] = []
     whole = parts["train"]
     by_time = any(getattr(one, "time", None) is not None for one in whole)
     if "dev" not in parts and task.has_folds and len(whole) < FEW and not by_time:
@@ -280,8 +277,7 @@ def _read(
             raise InputError(
                 f"the training file has {different} different examples, too few to hold some out; give --dev, or more"
             )
-        folds = _folds(task, whole, min(FOLDS, different), options.seed, groups)
-        split = {"folds": folds}
+        split = {"folds": _folds(task, whole, min(FOLDS, different), options.seed, groups)}
     elif "dev" not in parts:
         split = held_out(task, whole, options.seed, with_test="test" not in parts)
         parts |= {part: [whole[number] for number in rows] for part, rows in split.items()}
@@ -289,7 +285,7 @@ def _read(
         for examples in parts.values():
             task.targets(examples)
     task.check_dev(parts.get("dev", whole))
-    return task, parts, split, folds, looks
+    return task, parts, split, looks
 
 
 def _folds(task: Task[Any, Any], examples: Sequence[Any], most: int, seed: int, groups: Sequence[int]) -> list[int]:
@@ -344,7 +340,7 @@ class _Job:
         numbered = [f"{name} {place}" for place, name in enumerate(short, 1)]
         # 名字也是文件夹的名字：my_bert 与 my-bert 会落在同一处，后者就读到前者的输出
         called = next((each for each in (short, models) if len(set(map(_file_name, each))) == len(each)), numbered)
-        self.models = dict(zip(called, models, strict=True))
+        self.models: dict[str, str | Path] = dict(zip(called, models, strict=True))
         self.train, self.test, self.folds = parts["train"], parts.get("test"), folds
         self.dev = self.train if folds else parts["dev"]
         self.held = "folds" if folds else "dev"
@@ -353,8 +349,9 @@ class _Job:
         notes = folder / "tries.json"
         self.notes = read_json(notes, Notes, RunFolderError, "choose another --out") if notes.exists() else Notes()
         self.outputs: dict[str, Tensor] = {}
-        self.starts: dict[str, tuple[str | Path, str]] = {}
-        """Fine-tuned encoders → the folder that each began with, and the name of its frozen features."""
+        self.weighed: dict[str, tuple[Mix, Floats]] = {}
+        self.tuned: dict[str, str] = {}
+        """Fine-tuned encoders → which of `models` each began with."""
 
     def finish(self, source: str, read: FilesRead) -> Solved:
         """Tries what is left, puts the answer into its folder, and writes the report."""
@@ -367,28 +364,31 @@ class _Job:
             say(f"warning: {line}", self.console)
         self._do("majority", self._majority)
         self._do("words", self._words)
-        for called, model in self.models.items():
-            self._frozen(f"frozen {called}", model)
+        for called in self.models:
+            self._frozen(called)
         best = self._best([name for name in self.outputs if name.startswith("frozen ")])
-        for called, model in self.models.items():
-            name = f"fine-tuned {called}"
+        for called in self.models:
             if best in ("", f"frozen {called}"):
-                self._encoder(name, model, f"frozen {called}")
-            else:
-                # 特征已经输得超出偶然：调它只会占掉赢家的时间
-                self._skip(name, f"its features do worse than those of {best.removeprefix('frozen ')}")
+                self._encoder(f"fine-tuned {called}", called)
+                continue
+            # 特征已经输得超出偶然：调它只会占掉赢家的时间
+            note = f"not tried: its features do worse than those of {best.removeprefix('frozen ')}"
+            worse = Try(f"fine-tuned {called}", note=note)
+            self._do(worse.name, lambda _, found=worse: found)
         if self.text:
             self._from_text()
         self._more_seeds()
         solved = replace(self._together(), curve=self._curve())
         # 结果最后写：有了它，同一条命令就不再补画报告
-        write_text(self.folder / "report.html", self._page(solved, source, read))
+        sizes = {"train": len(self.train), self.held: len(self.dev), "test": len(self.test or ())}
+        page = solved_page(solved, source, read, self.folder, self.task, sizes, len(set(self.folds)))
+        write_text(self.folder / "report.html", page)
         write_json(done, solved, checked=True)
         return solved
 
     def _more_seeds(self) -> None:
         """Fine-tunes the best encoder again with other seeds, while there is time; dev takes the best of them."""
-        best = self._best([name for name in self.starts if name in self.outputs])
+        best = self._best([name for name in self.tuned if name in self.outputs])
         # 留出法要训六次：时间不够再换种子
         if not best or self.folds:
             return
@@ -398,7 +398,7 @@ class _Job:
             if name in self.notes.plans or self.left > self.notes.tries[best].seconds:
                 self.notes.plans.setdefault(name, self.notes.plans[best])
                 self._keep()
-                self._encoder(name, *self.starts[best], seed=self.options.seed + seed)
+                self._encoder(name, self.tuned[best], seed)
 
     @property
     def additive(self) -> AdditiveTask[Any, Any]:
@@ -429,26 +429,19 @@ class _Job:
     def _keep(self) -> None:
         write_json(self.folder / "tries.json", self.notes)
 
-    def _skip(self, name: str, why: str) -> None:
-        if name not in self.notes.tries:
-            self.notes.tries[name] = Try(name, note=f"not tried: {why}")
-            self._keep()
-            self._tell(self.notes.tries[name])
-
     def _tell(self, found: Try) -> None:
         cells = cells_of(found, self.task.metric)
         say(" · ".join(cell for cell in cells if cell), self.console)
 
-    def _scored(self, name: str, pipeline: Any, outputs: Tensor, **more: Any) -> Try:
-        task = self.task.decided(pipeline, outputs, self.dev)
-        found = task.evaluate(self.dev, task.told(pipeline, outputs, self.dev))
-        metric = self.task.metric
-        return Try(name, found.metrics[metric], found.intervals.get(metric), **more)
+    def _came_to(self, name: str, found: Evaluation, **more: Any) -> Try:
+        return Try(name, found.metrics[self.task.metric], found.intervals.get(self.task.metric), **more)
 
     def _majority(self, _path: Path) -> Try:
         """Scores the commonest class, the share of each label, or the mean: outputs that no text changes."""
         pipeline = self.task.pipeline(majority(self.additive, self.train), cast("Any", None), DEFAULT)
-        return self._scored("majority", pipeline, self.task.outputs(pipeline, self.dev))
+        outputs = self.task.outputs(pipeline, self.dev)
+        task = self.task.decided(pipeline, outputs, self.dev)
+        return self._came_to("majority", task.evaluate(self.dev, task.told(pipeline, outputs, self.dev)))
 
     def _words(self, path: Path) -> Try:
         path.mkdir(parents=True, exist_ok=True)
@@ -460,9 +453,9 @@ class _Job:
             note += f", {fit.rows:,} of {len(self.train):,} rows"
         return self._measured("words", path, path, note, fit.outputs)
 
-    def _frozen(self, name: str, start: str | Path) -> None:
+    def _frozen(self, called: str) -> None:
         """Trains a linear model over the states of an encoder, which are of whole texts."""
-        task = self.task
+        task, name, start = self.task, f"frozen {called}", self.models[called]
         if not isinstance(task, TextTask):
             return
 
@@ -478,18 +471,19 @@ class _Job:
             def states(examples: Sequence[Any]) -> Tensor:
                 return sequence_rows(encoder, *task.columns(examples), READS[pooling], encoder.width())
 
-            plan = self.notes.plans.get(name)
-            if plan is None:
+            def fitting() -> Plan | None:
                 few = self._rows(min(len(self.train), TIMED_ROWS))
                 begun = time.monotonic()
                 states(few)
                 each = (time.monotonic() - begun) / len(few)
-                fitting = int(self.left / each) - (0 if self.folds else len(self.dev))
-                count = min(len(self.train), fitting, MOST_STATES // encoder.width())
-                if count < LEAST_ROWS * len(self.train) or (self.folds and count < len(self.train)):
-                    return Try(name, note=TOO_LATE)
-                plan = self.notes.plans[name] = Plan(count, 1)
-                self._keep()
+                rows = int(self.left / each) - (0 if self.folds else len(self.dev))
+                count = min(len(self.train), rows, MOST_STATES // encoder.width())
+                least = len(self.train) if self.folds else LEAST_ROWS * len(self.train)
+                return Plan(count, 1) if count >= least else None
+
+            plan = self._planned(name, fitting)
+            if plan is None:
+                return Try(name, note=TOO_LATE)
             rows = self._rows(plan.rows)
             held, dev = (None, None) if self.folds else (states(self.dev), self.dev)
             words, fit = train_states(task, pooling, states(rows), rows, held, dev, folds=self.folds)
@@ -510,10 +504,12 @@ class _Job:
         speed = self._speed(pipeline)
         # 门槛也由留出的部分定：这一份单独用时，得分与报告里说的一致
         kept, length = load_task(model)
-        save_task(cast("OutputsTask[Any, Any]", kept).decided(pipeline, outputs, self.dev), model, length)
+        task = cast("OutputsTask[Any, Any]", kept).decided(pipeline, outputs, self.dev)
+        save_task(task, model, length)
         with atomic_path(path / "dev.npy") as temporary, temporary.open("wb") as file:
             np.save(file, outputs.numpy(), allow_pickle=False)
-        return self._scored(name, pipeline, outputs, size=_size(model), milliseconds=speed, note=note)
+        found = task.evaluate(self.dev, task.told(pipeline, outputs, self.dev))
+        return self._came_to(name, found, size=_size(model), milliseconds=speed, note=note)
 
     def _speed(self, pipeline: Any) -> float:
         """Returns the milliseconds that a pipeline takes for a text."""
@@ -522,27 +518,24 @@ class _Job:
         self.task.outputs(pipeline, some)
         return round(1000 * (time.monotonic() - begun) / len(some), 3)
 
-    def _encoder(self, name: str, start: str | Path, frozen: str, seed: int | None = None) -> None:
+    def _encoder(self, name: str, called: str, seed: int = 0) -> None:
         """Fine-tunes a folder as far as the time allows, and where folds say that it pays beside its frozen states."""
-        self.starts.setdefault(name, (start, frozen))
+        start, frozen = self.models[called], f"frozen {called}"
+        self.tuned[name] = called
 
         def work(path: Path) -> Try:
             settings = FineTuningSettings(
                 batch_size=self.task.spec.batch_size,
                 learning_rate=usual_rate(self.task.name, start, None),
-                seed=seed or self.options.seed,
+                seed=self.options.seed + seed,
             )
             few = self.folds and len(self.train) < self.task.least_tuned
             # 已经学过这些标签的编码器，例子再少也值得试
             if few and self.task.fresh_because(model_folder(start), settings):
                 return Try(name, note=f"not tried: {len(self.train)} rows are too few for it")
-            plan = self.notes.plans.get(name)
+            plan = self._planned(name, lambda: self._fitting(start, settings))
             if plan is None:
-                plan = self._plan(start, settings)
-                if plan.epochs == 0:
-                    return Try(name, note=TOO_LATE)
-                self.notes.plans[name] = plan
-                self._keep()
+                return Try(name, note=TOO_LATE)
             settings = replace(settings, epochs=plan.epochs)
             how: dict[str, Any] = {"console": self.shown, "device": best_device()}
             parts = [np.flatnonzero(np.asarray(self.folds) == part) for part in sorted(set(self.folds))]
@@ -598,8 +591,15 @@ class _Job:
         order = generator(self.options.seed, "solve/rows").permutation(len(self.train))[:count]
         return [self.train[number] for number in sorted(order.tolist())]
 
-    def _plan(self, start: str | Path, settings: FineTuningSettings) -> Plan:
-        """Times a few steps, and returns how many rows and epochs fit into the time; 0 epochs for none."""
+    def _planned(self, name: str, fitting: Callable[[], Plan | None]) -> Plan | None:
+        """Returns what was decided for a method, now or before it was interrupted; None where the time is too short."""
+        if name not in self.notes.plans and (plan := fitting()) is not None:
+            self.notes.plans[name] = plan
+            self._keep()
+        return self.notes.plans.get(name)
+
+    def _fitting(self, start: str | Path, settings: FineTuningSettings) -> Plan | None:
+        """Times a few steps, and returns how many rows and epochs fit into the time."""
         count = len(self.train)
         epochs = max(3, min(20, -(-STEPS * settings.batch_size // count)))
         with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
@@ -619,7 +619,7 @@ class _Job:
         if left >= (epoch := each * count + scoring):
             return Plan(count, min(epochs, int(left / epoch)))
         rows = int((left - scoring) / each)
-        return Plan(rows, 1) if rows >= LEAST_ROWS * count and not self.folds else Plan(0, 0)
+        return Plan(rows, 1) if rows >= LEAST_ROWS * count and not self.folds else None
 
     def _from_text(self) -> None:
         """Adapts the best encoder to the text and the labelled texts, or pre-trains one; then tunes it."""
@@ -631,7 +631,7 @@ class _Job:
                 return
         self._learned("pre-trained from nothing", "from nothing", None)
 
-    def _learned(self, name: str, called: str, start: str | None) -> bool:
+    def _learned(self, name: str, called: str, start: str | Path | None) -> bool:
         """Learns from the text, and tunes what came of it; False where the start cannot."""
         place = self.folder / "parts" / _file_name(called)
 
@@ -672,26 +672,33 @@ class _Job:
 
         self._do(name, learned)
         if (place / "model" / "config.json").exists():
-            self._frozen(f"frozen {called}", place / "model")
-            self._encoder(f"fine-tuned {called}", place / "model", f"frozen {called}")
+            self.models[called] = place / "model"
+            self._frozen(called)
+            self._encoder(f"fine-tuned {called}", called)
             return True
         return self.notes.tries[name].note == TOO_LATE
 
     def _mixes(self, names: Sequence[str]) -> dict[str, tuple[Mix, Floats]]:
         """Returns for each encoder how it is weighed beside words, and the losses of dev with it."""
+        for name in names:
+            if name not in self.weighed:
+                self.weighed[name] = self._mix(name)
+        return {name: self.weighed[name] for name in names}
+
+    def _mix(self, name: str) -> tuple[Mix, Floats]:
         task, target = self.additive, [getattr(one, "score", None) for one in self.dev]
         truth = target if task.problem == REGRESSION else task.targets(self.dev)
         # 标签太少时似然分不出高下，而编码器事先就懂得多：要词显著更好才只用词
         slack = -CHANCE if self.folds else CHANCE
-        return {name: mix_of(task.problem, self.outputs[name], self.outputs["words"], truth, slack) for name in names}
+        return mix_of(task.problem, self.outputs[name], self.outputs["words"], truth, slack)
 
     def _best(self, names: Sequence[str]) -> str:
         """Returns the encoder that does best beside words; empty for none."""
         mixes = self._mixes(names)
-        for name in names:
-            frozen = self.starts.get(name, ("", ""))[1]
+        for name, called in self.tuned.items():
+            frozen = f"frozen {called}"
             # 微调几乎总胜过它自己冻结的特征：留出的部分明确说不，才信相反的
-            if frozen in mixes and not is_beyond_chance(mixes[frozen][1], mixes[name][1]):
+            if {name, frozen} <= mixes.keys() and not is_beyond_chance(mixes[frozen][1], mixes[name][1]):
                 del mixes[frozen]
         return min(mixes, key=lambda name: float(mixes[name][1].sum()), default="")
 
@@ -713,10 +720,9 @@ class _Job:
         if self.test is not None:
             pipeline = load_pipeline(self.task.name, target)
             test = task.scored(self.test, task.predicted(pipeline, self.test), learned)
-        metric = self.task.metric
         shares = f"encoder {mix[0]:.3g}, words {mix[1]:.3g}" if all(mix[:2]) else "one part is enough"
-        took = time.monotonic() - begun
-        last = Try(f"answer: {answer}", found.metrics[metric], found.intervals.get(metric), took, size, speed, shares)
+        cost = {"seconds": time.monotonic() - begun, "size": size, "milliseconds": speed}
+        last = self._came_to(f"answer: {answer}", found, **cost, note=shares)
         self._tell(last)
         return Solved(self.task.name, answer, mix, found, test, (*self.notes.tries.values(), last))
 
@@ -760,33 +766,17 @@ class _Job:
             say(in_a_sentence(curve, self.task.metric), self.console)
         return curve
 
-    def _page(self, solved: Solved, source: str, read: FilesRead) -> str:
-        """Returns the page, with the texts of dev of which words and encoder disagree most."""
-        apart: Sequence[tuple[str, ...]] = ()
-        if all(solved.mix[:2]) and isinstance(self.task, AdditiveTask):
-            best = solved.answer.removeprefix("words + ")
-            pipeline = load_pipeline(self.task.name, self.folder / "model", only="words")
-            outputs, weights = (self.outputs["words"], self.outputs[best]), (solved.mix[1], solved.mix[0])
-            apart = self.task.apart(pipeline, self.dev, outputs, weights, SHOWN)
-        sizes = {"train": len(self.train), self.held: len(self.dev), "test": len(self.test or ())}
-        return solved_page(solved, source, read, self.folder, self.task, sizes, len(set(self.folds)), apart)
-
 
 class _VectorJob(_Job):
     """The methods for vectors: words are BM25, and the answer is an encoder that an index weighs beside them."""
 
     task: EmbeddingTask
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.weighed: dict[str, tuple[Mix, Floats]] = {}
-
     def _majority(self, _path: Path) -> Try:
         return Try("majority", note="not tried: vectors have none")
 
     def _words(self, _path: Path) -> Try:
         """Scores words alone; of pairs with scores, the model that `regress` keeps."""
-        metric = self.task.metric
         if self._is_scored:
             task, note = RegressionTask.of(self.train), "a linear model over n-grams, as --task regress keeps it"
             _, fit = train_words(task, self.train, self.dev)
@@ -794,10 +784,11 @@ class _VectorJob(_Job):
         else:
             nothing = [np.zeros((len(one.texts), 1), dtype=np.float32) for one in self.dev]
             found, note = SearchTask(self.task.loss_name, weight=0.0).evaluate(self.dev, nothing), "BM25"
-        return Try("words", found.metrics[metric], found.intervals.get(metric), note=note)
+        return self._came_to("words", found, note=note)
 
-    def _frozen(self, name: str, start: str | Path) -> None:
+    def _frozen(self, called: str) -> None:
         """Takes an encoder as it is; its vectors are compared by their cosines."""
+        name, start = f"frozen {called}", self.models[called]
 
         def work(path: Path) -> Try:
             folder = model_folder(start)
@@ -816,14 +807,8 @@ class _VectorJob(_Job):
     def _is_scored(self) -> bool:
         return isinstance(self.train[0], ScoredText)
 
-    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[Mix, Floats]]:
-        """Returns for each encoder the weights of its vectors and of words, and how a search by both does, negated."""
-        for name in names:
-            if name not in self.weighed:
-                self.weighed[name] = self._mix(name)
-        return {name: self.weighed[name] for name in names}
-
     def _mix(self, name: str) -> tuple[Mix, Floats]:
+        """Returns the weights of an encoder's vectors and of words, and how a search by both does, negated."""
         vectors = self.task.told(None, self.outputs[name], self.dev)
         scores = {
             weight: SearchTask(self.task.loss_name, weight=weight).metrics(self.dev, vectors)[self.task.metric]

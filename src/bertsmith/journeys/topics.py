@@ -328,28 +328,15 @@ def _periods(dates: Sequence[str]) -> tuple[list[str], Ints]:
     nowhere = np.full(len(dates), -1, dtype=np.int64)
     if not given:
         return [], nowhere
-    exact = min(map(len, given))
-
-    def day(text: str) -> date:
-        return date.fromisoformat(f"{text}-01-01"[:10] if len(text) < 7 else f"{text}-01"[:10])
-
-    units: tuple[tuple[int, Callable[[date], int], Callable[[int], str]], ...] = (
-        (10, date.toordinal, lambda number: date.fromordinal(number).isoformat()),
-        (7, lambda one: one.year * 12 + one.month - 1, lambda number: f"{number // 12}-{number % 12 + 1:02}"),
-        (4, lambda one: one.year, str),
-        (4, lambda one: one.year // 10, lambda number: f"{number}0s"),
-    )
-
-    def spanned(unit: Callable[[date], int]) -> list[int]:
-        return [unit(day(text)) for text in given]
-
-    fine = [unit for unit in units if exact >= unit[0]]
+    # 不比写得最粗的日期更细：写到日、到月、到年
+    finest = {10: 0, 7: 1, 4: 2}[min(map(len, given))]
+    days = np.array(given, dtype="datetime64[D]")
+    cut = [days.astype(f"datetime64[{unit}]") for unit in ("D", "M", "Y", "10Y")[finest:]]
     # 最细的、又画得下的刻度；十年一格还画不下，就只好多画几格
-    fits = (unit for unit in fine if np.ptp(spanned(unit[1])) < _MOST_PERIODS)
-    _, number_of, name_of = next(fits, fine[-1])
-    numbers = spanned(number_of)
-    nowhere[[bool(text) for text in dates]] = np.array(numbers) - min(numbers)
-    return [name_of(number) for number in range(min(numbers), max(numbers) + 1)], nowhere
+    own = next((one for one in cut if np.ptp(one.astype(np.int64)) < _MOST_PERIODS), cut[-1])
+    periods = np.arange(own.min(), own.max() + 1)
+    nowhere[[bool(text) for text in dates]] = np.searchsorted(periods, own)
+    return [f"{period}{'s' if own is cut[-1] else ''}" for period in periods], nowhere
 
 
 def _plain(found: Topics) -> dict[str, Any]:

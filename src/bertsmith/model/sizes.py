@@ -17,12 +17,6 @@ from bertsmith.errors import ConfigError
 from bertsmith.model.architectures import ModelForPreTraining
 from bertsmith.model.config import ModelConfig
 
-PUBLISHED_SHAPES: tuple[tuple[int, int], ...] = (
-    *((layers, hidden) for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)),
-    (24, 1024),
-)
-"""(L, H) of the 24 small published models, base among them (Turc et al. 2019), and of large."""
-
 MASKED_SHARE = 0.15
 """Share of the pieces that the masked-LM head predicts (Devlin et al. 2019, §3.1)."""
 
