@@ -88,7 +88,7 @@ format: $(VENV)/.installed-test  ## put the code in order
 	$(BIN)/ruff format .
 
 village-model: $(VENV)/.installed  ## make the trained village models that the package carries: minutes
-	$(BIN)/python -m bertsmith.journeys.village
+	$(BIN)/python .ci/village_models.py
 
 lesson-pictures: $(VENV)/.installed  ## draw the pictures of the guides again, from the village model
 	for language in en zh; do $(BIN)/bertsmith learn --pictures docs/images/lessons --language $$language; done

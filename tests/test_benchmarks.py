@@ -149,14 +149,6 @@ def test_the_guide_to_topics_says_what_a_line_shows(tables, language, said):
     assert ours[passages] == seconds
 
 
-def test_what_is_not_committed_is_measured_every_time(measured, tmp_path, monkeypatch):
-    monkeypatch.setattr(measured, "commit", lambda: "abc+changed")
-    results, taken = measured.Results("x", threads=2, folder=tmp_path), []
-    for _ in range(2):
-        results.get({"name": "a"}, lambda: {"number": len(taken), "_": taken.append(1)})
-    assert len(taken) == 2
-
-
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -177,10 +169,6 @@ def test_a_figure_that_no_measurement_gives_ends_the_run_also_a_quick_one(measur
     assert results.get({"name": "task"}, lambda: {"rounds": {"ours": [0.5]}, "matthews": 0.0})["matthews"] == 0.0
 
 
-def test_a_quick_run_leaves_the_results_alone(measured):
-    assert measured.Results("x", threads=2, quick=True).path.parent != measured.RESULTS
-
-
 def test_a_ratio_is_of_medians_and_of_the_best_expert(tables):
     row = {"unit": "s", "rounds": {"ours": [2.0, 1.0, 9.0], "expert: a": [6.0], "expert: b": [3.0]}}
     assert tables.ratio(row, "expert") == 1.5
@@ -188,18 +176,6 @@ def test_a_ratio_is_of_medians_and_of_the_best_expert(tables):
     rate = {"unit": "texts/s", "rounds": {"ours": [10.0], "people": [4.0], "expert: a": [20.0], "expert: b": [5.0]}}
     assert tables.ratio(rate, "people") == 2.5
     assert tables.ratio(rate, "expert") == 0.5
-
-
-def test_runs_of_sides_become_one_comparison(tables):
-    def run(side, seed, seconds, commit="b"):
-        return {
-            "name": "sst2", "side": side, "seed": seed, "seconds": seconds, "score": 0.5, "peak_mib": 10.0,
-            "commit": commit, "model": "m",
-        }  # fmt: skip
-
-    rows = [run("ours", 0, 99.0, commit="a"), run("ours", 0, 1.0), run("expert", 0, 2.0), run("ours", 1, 3.0)]
-    (row,) = tables.comparisons(rows)
-    assert row["rounds"] == {"ours": [1.0, 3.0], "expert": [2.0]}
 
 
 def test_without_a_gpu_the_gpu_benchmark_says_what_it_would_measure():

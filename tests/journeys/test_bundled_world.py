@@ -38,20 +38,12 @@ def finished(tmp_path_factory):
     return out, result
 
 
-def top(out, text):
-    return load_pipeline("fill-mask", out / "model")(text, top_k=5)[0]
-
-
-def test_what_is_eaten_is_a_food(finished):
-    assert top(finished[0], "the man eats the [MASK]")[0].piece in FOODS
-
-
-def test_what_is_read_is_a_book_or_another_reading(finished):
-    assert top(finished[0], "the man reads the [MASK]")[0].piece in READINGS
-
-
-def test_what_is_done_to_a_book_is_a_verb(finished):
-    assert top(finished[0], "the man [MASK] the book")[0].piece in VERBS
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [("the man eats the [MASK]", FOODS), ("the man reads the [MASK]", READINGS), ("the man [MASK] the book", VERBS)],
+)
+def test_a_mask_is_filled_with_a_thing_of_its_kind(finished, text, right):
+    assert load_pipeline("fill-mask", finished[0] / "model")(text)[0][0].piece in right
 
 
 def test_the_odds_of_a_caption_are_near_the_true_ones(finished):

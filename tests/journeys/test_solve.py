@@ -21,6 +21,8 @@ from safetensors.torch import load_file
 
 import bertsmith
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.look import read_likely
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.linear import read_words
 from bertsmith.inference.words import Words
@@ -310,25 +312,6 @@ def asked_rows(count, seed):
     return found
 
 
-def test_answers_of_a_file_are_solved_by_words_and_an_encoder(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), np.ones(1)))
-    monkeypatch.setattr(journey, "STEPS", 8)
-    file, held = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
-    rows = asked_rows(110, 0)
-    for path, some in ((file, rows[:80]), (held, rows[80:])):
-        path.write_text("".join(json.dumps(row) + "\n" for row in some))
-    found = bertsmith.solve(file, tmp_path / "out", dev=held, model=encoder, minutes=5.0)
-    tries = {one.name: one for one in found.details.tries}
-    assert "no answer is the commonest" in tries["majority"].note
-    assert tries["words"].score > 0.8
-    assert found.details.answer == "words + fine-tuned encoder"
-    assert bertsmith.evaluate(found.model_folder, held).metrics == pytest.approx(found.metrics, abs=1e-6)
-    pairs = [(row["question"], row["context"]) for row in rows[80:]]
-    parts = (load_pipeline("answer", found.model_folder, only=only) for only in (None, "words", "encoder"))
-    whole, ours, theirs = (one.logits(pairs) for one in parts)
-    torch.testing.assert_close(whole, 0.5 * theirs + 0.8 * ours)
-
-
 def choice_rows(count, seed):
     """The right dish is of the fruit that was bought, but for one in ten."""
     draws, found = random.Random(seed), []
@@ -353,8 +336,18 @@ def ranking_rows(count, seed):
     return found
 
 
-@pytest.mark.parametrize(("task", "rows", "count"), [("choose", choice_rows, 110), ("rank", ranking_rows, 60)])
-def test_choices_and_rankings_are_solved_by_words_and_an_encoder(task, rows, count, encoder, tmp_path, monkeypatch):
+PAIRS = ["the man has bought a fig", "red sun"], ["a cold fig tart", "the sun is red"]
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "count", "asked"),
+    [
+        ("answer", asked_rows, 80, ([("Who has books?", "Ada has 12 books. Ben has 34 cats.")],)),
+        ("choose", choice_rows, 110, PAIRS),
+        ("rank", ranking_rows, 60, PAIRS),
+    ],
+)
+def test_a_file_of_them_is_solved_by_words_and_an_encoder(task, rows, count, asked, encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), np.ones(1)))
     monkeypatch.setattr(journey, "STEPS", 8)
     file, held = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
@@ -363,12 +356,12 @@ def test_choices_and_rankings_are_solved_by_words_and_an_encoder(task, rows, cou
     found = bertsmith.solve(file, tmp_path / "out", dev=held, model=encoder, minutes=5.0)
     tries = {one.name: one for one in found.details.tries}
     assert found.details.task == task
+    assert ("no answer is the commonest" in tries["majority"].note) == (task == "answer")
     assert tries["words"].score > 0.8
     assert found.details.answer == "words + fine-tuned encoder"
     assert bertsmith.evaluate(found.model_folder, held).metrics == pytest.approx(found.metrics, abs=1e-6)
-    pairs = ["the man has bought a fig", "red sun"], ["a cold fig tart", "the sun is red"]
     parts = (load_pipeline(task, found.model_folder, only=only) for only in (None, "words", "encoder"))
-    whole, ours, theirs = (one.logits(*pairs) for one in parts)
+    whole, ours, theirs = (one.logits(*asked) for one in parts)
     torch.testing.assert_close(whole, 0.5 * theirs + 0.8 * ours)
 
 
@@ -743,7 +736,7 @@ def test_texts_that_are_all_alike_and_classes_that_dev_lacks_are_solved(tmp_path
 
 def test_pairs_are_no_ranking_and_a_bad_row_of_choices_is_named():
     ranked = ranking_rows(6, 0)
-    read = partial(journey.read_likely, task=None, options=journey.ReadingOptions())
+    read = partial(read_likely, task=None, options=ReadingOptions())
     assert read(ranked)[0] == "rank"
     once = [{"question": f"q {n}", "passage": f"p {n}", "label": str(n % 2)} for n in range(24)]
     assert read(once)[0] == "classify"
@@ -781,7 +774,7 @@ def test_the_curve_takes_whole_queries(tmp_path, queries):
 )
 def test_the_shape_is_read_from_the_labels(labels, shape):
     rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
-    assert journey.read_likely(rows, None, journey.ReadingOptions())[0] == shape
+    assert read_likely(rows, None, ReadingOptions())[0] == shape
 
 
 def test_killed_the_same_command_goes_on(encoder, tmp_path):

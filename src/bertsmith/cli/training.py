@@ -285,8 +285,9 @@ def _time(minutes: float) -> str:
 
 
 def _next_command(found: Plan, text: list[str], chosen: PlanOptions, processes: int) -> str:
-    encoding = ["--encoding", chosen.encoding] if chosen.encoding != "auto" else []
-    documents = ["--documents", chosen.documents] if chosen.documents != "auto" else []
+    asked = chosen.reading
+    encoding = ["--encoding", asked.encoding] if asked.encoding != "auto" else []
+    documents = ["--documents", asked.documents] if asked.documents != "auto" else []
     what = f"--family {chosen.family} --size {found.best.size} --minutes {found.minutes:g} --out runs/mine"
     if processes == 1:
         pieces = ["--vocab-size", str(chosen.vocab_size)] if chosen.vocab_size else []

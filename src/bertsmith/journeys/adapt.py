@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,14 @@ from rich.text import Text
 
 from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.records import FileNames
-from bertsmith.data.reading.text import DocumentRule, read_text
+from bertsmith.data.reading.text import read_text
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import claim_folder, working_in
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import copy_sentence_files
 from bertsmith.journeys.source import (
-    DOCUMENTS_HELP,
-    ENCODING_HELP,
     WORK,
+    TextOptions,
     counted,
     own_text,
     shards_of,
@@ -41,7 +40,7 @@ from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import extend_positions, extend_vocabulary, load_any
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives.replaced_tokens import GENERATOR
-from bertsmith.settings import Checked, Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option, values_of
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
 from bertsmith.train.choosing import native_settings, recipe_to_continue
@@ -65,8 +64,7 @@ class AdaptationOptions(Checked):
     positions: int = option(0, min=0, help="Stretch the position table to this length; 0 leaves it.")
     sequence_length: int = option(0, min=0, help="Tokens in a sequence; 0: 128, or the limit of the model if less.")
     objective: str = option("", shown_default="the family's", help="Objective: mlm, mlm+nsp and others.")
-    documents: DocumentRule = option("auto", help=DOCUMENTS_HELP)
-    encoding: str = option("auto", help=ENCODING_HELP)
+    reading: TextOptions = field(default_factory=TextOptions)
     seed: int = option(0, help="Random seed.")
 
 
@@ -124,8 +122,8 @@ def adapt(
 def _adapted(
     model: str, text: Sequence[str], out: Path, options: AdaptationOptions, console: Console
 ) -> AdaptationResult:
-    source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
-    claim_folder(out, "adapt.json", {"model": model, **source.settings, **vars(options)})
+    source = own_text(text, **vars(options.reading), leave_out=out)
+    claim_folder(out, "adapt.json", {"model": model, **source.settings, **values_of(options)})
     source.tell(console)
     origin = model_folder(model)
     tokenizer, gives_vectors = load_tokenizer(origin), (origin / "modules.json").exists()

@@ -8,7 +8,7 @@ folder of the pre-training, plus `corpus/` (token shards by the teacher's tokeni
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from bertsmith.data.reading.records import FileNames
-from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError
 from bertsmith.files import claim_folder, working_in
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import read_sentence_folder, write_sentence_folder
 from bertsmith.journeys.source import (
-    DOCUMENTS_HELP,
-    ENCODING_HELP,
     WORK,
+    TextOptions,
     counted,
     own_text,
     shards_of,
@@ -36,7 +34,7 @@ from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import Backbone, ModelConfig, as_distilbert, keep_layers, layers_written
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives import objective_named
-from bertsmith.settings import Checked, Result, built, divided, option
+from bertsmith.settings import Checked, Result, built, divided, option, values_of
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.choosing import native_settings, recipe_for, recipe_to_continue
 from bertsmith.train.monitor import figures_before_training
@@ -63,8 +61,7 @@ class DistillationOptions(Checked):
     )
     temperature: float = option(2.0, above=0, help="Temperature of the soft targets.")
     learning_rate: float | None = option(None, above=0, shown_default="by size", help="Peak learning rate.")
-    documents: DocumentRule = option("auto", help=DOCUMENTS_HELP)
-    encoding: str = option("auto", help=ENCODING_HELP)
+    reading: TextOptions = field(default_factory=TextOptions)
     seed: int = option(0, help="Random seed.")
 
     def _check_together(self) -> None:
@@ -129,11 +126,11 @@ def distil(
 def _distilled(
     teacher: str, text: list[str], out: Path, options: DistillationOptions, console: Console
 ) -> DistillationResult:
-    source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
+    source = own_text(text, **vars(options.reading), leave_out=out)
     origin = model_folder(teacher)
     # 学生照搬不了的句向量设置，现在就说，而不是训练完才说
     says = read_sentence_folder(origin) if (origin / "modules.json").exists() else None
-    claim_folder(out, "distil.json", {"teacher": teacher, **source.settings, **vars(options)})
+    claim_folder(out, "distil.json", {"teacher": teacher, **source.settings, **values_of(options)})
     source.tell(console)
     tokenizer = load_tokenizer(origin)
     console.print("[bold]1 · token shards[/bold]")

@@ -10,7 +10,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,11 @@ from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.reading.documents import lines_of, text_bytes
 from bertsmith.data.reading.lines import read_lines
 from bertsmith.data.reading.records import FileNames
-from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import write_text
 from bertsmith.journeys.source import (
-    DOCUMENTS_HELP,
-    ENCODING_HELP,
     HELDOUT_SHARE,
+    TextOptions,
     TextSource,
     default_vocab_sizes,
     learn_vocabulary,
@@ -83,8 +81,7 @@ class PlanOptions(Checked):
     family: str = option("modernbert", help="Architecture; one with a measured scaling law.")
     sizes: tuple[str, ...] = option((), name="size", help="Size or L/H to consider; once for each; default: all.")
     vocab_size: int | None = option(None, min=1, help="Vocabulary size; default: by the amount of text.")
-    documents: DocumentRule = option("auto", help=DOCUMENTS_HELP)
-    encoding: str = option("auto", help=ENCODING_HELP)
+    reading: TextOptions = field(default_factory=TextOptions)
 
 
 @dataclass(frozen=True)
@@ -197,9 +194,7 @@ def plan(
         raise ConfigError(f"no law of {options.family} is known; of these there is one: {', '.join(LAWS)}")
     with on_device(device), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = ranks.on_first(
-            lambda: own_text(files, documents=options.documents, encoding=options.encoding, leave_out=folder)
-        )
+        source = ranks.on_first(lambda: own_text(files, **vars(options.reading), leave_out=folder))
         source.tell(console)
         part, read = _sample(source, folder)
         sizes = [options.vocab_size] if options.vocab_size else default_vocab_sizes(source.bytes)
@@ -207,7 +202,7 @@ def plan(
         corpus = shards_of(part, tokenizer, folder / "corpus", keep_duplicates=True)
         text_tokens = corpus.counts[TRAIN].tokens * source.bytes / read
         forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, ranks))
-    ranks.on_first(lambda: _require_steps(forecasts, options.minutes, smaller=bool(options.sizes)))
+    ranks.on_first(lambda: _require_steps(forecasts, options))
     return Plan(
         minutes=options.minutes,
         text_bytes=source.bytes,
@@ -219,15 +214,10 @@ def plan(
     )
 
 
-def best_size(corpus: TokenCorpus, tokenizer: Tokenizer, family: str, minutes: float, spent: float = 0.0) -> Forecast:
-    """Returns the size that learns most from shards that are there, as `plan` finds it.
-
-    Args:
-        spent: minutes that are not for pre-training, of those that were asked for.
-    """
-    options, text_tokens = PlanOptions(minutes_left(minutes, spent), family), corpus.counts[TRAIN].tokens
-    forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, Ranks()))
-    _require_steps(forecasts, minutes, spent)
+def best_size(corpus: TokenCorpus, tokenizer: Tokenizer, family: str, minutes: float) -> Forecast:
+    """Returns the size that learns most from shards, as `plan` finds it; where none fits, the smallest."""
+    text_tokens = corpus.counts[TRAIN].tokens
+    forecasts = list(_forecasts(corpus, tokenizer, PlanOptions(minutes, family), text_tokens, Ranks()))
     return _best(forecasts, LAWS[family])
 
 
@@ -272,7 +262,7 @@ def too_short(
 
 
 def _best(forecasts: Sequence[Forecast], law: LossLaw) -> Forecast:
-    fitting = [each for each in forecasts if each.fits]
+    fitting = [each for each in forecasts if each.fits] or forecasts[:1]
     large_enough = [each for each in fitting if each.tokens <= law.tokens_per_parameter * each.parameters]
     return min(large_enough, key=lambda forecast: forecast.loss) if large_enough else fitting[-1]
 
@@ -311,10 +301,11 @@ def _recipe(size: str, options: PlanOptions) -> PreTrainingRecipe:
     return recipe_for(size, family=family, objective="mlm", device=device, steps=1, **native_settings(device))
 
 
-def _require_steps(forecasts: Sequence[Forecast], minutes: float, spent: float = 0.0, *, smaller: bool = False) -> None:
+def _require_steps(forecasts: Sequence[Forecast], options: PlanOptions) -> None:
     if not any(each.fits for each in forecasts):
         fastest = min(forecasts, key=lambda each: each.pace.minutes_for_fewest)
-        raise too_short(fastest.size, fastest.steps, fastest.pace.minutes_for_fewest, minutes, spent, smaller=smaller)
+        fewest, smaller = fastest.pace.minutes_for_fewest, bool(options.sizes)
+        raise too_short(fastest.size, fastest.steps, fewest, options.minutes, smaller=smaller)
 
 
 def _forecasts(

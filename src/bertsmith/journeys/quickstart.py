@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from rich.console import Console
 from bertsmith.data.corpus.manifest import MANIFEST, different_keys
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.records import FileNames
-from bertsmith.data.reading.text import DocumentRule
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import claim_folder, read_json, working_in, write_json
 from bertsmith.finetune.run import fine_tune
@@ -32,9 +31,8 @@ from bertsmith.journeys.plan import DEFAULT_MINUTES, Pace, best_size, latest_end
 from bertsmith.journeys.searching import learn_to_search, require_searchable
 from bertsmith.journeys.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.journeys.source import (
-    DOCUMENTS_HELP,
-    ENCODING_HELP,
     WORK,
+    TextOptions,
     TextSource,
     counted,
     default_vocab_sizes,
@@ -87,8 +85,7 @@ class QuickstartOptions(Checked):
     vocab_size: int | None = option(
         None, min=1, help="Vocabulary size; default: 4,096 to 30,522, by the amount of text."
     )
-    documents: DocumentRule = option("auto", help=DOCUMENTS_HELP)
-    encoding: str = option("auto", help=ENCODING_HELP)
+    reading: TextOptions = field(default_factory=TextOptions)
     search: bool = option(False, help="Also train vectors on the text, and index the folder for search.")
     seed: int = option(0, help="Random seed.")
 
@@ -148,7 +145,7 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
     _claim(options, earlier, recipe, kind)
     console.print("[bold]1 · text[/bold]")
     if options.corpus:
-        source = own_text(options.corpus, documents=options.documents, encoding=options.encoding, leave_out=out)
+        source = own_text(options.corpus, **vars(options.reading), leave_out=out)
     else:
         source = bundled_world(out / "world", seed=options.seed)
     source.tell(console, indent="    ")
@@ -174,7 +171,7 @@ def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
         console.print("[bold]5 · search[/bold] (vectors from the text itself, then an index)")
         (folder,) = options.corpus
         seen = result.pretraining.tokens_seen
-        result.search = learn_to_search(folder, out, options.encoding, options.seed, seen, console)
+        result.search = learn_to_search(folder, out, options.reading.encoding, options.seed, seen, console)
     examples = fill_examples(out, corpus, tokenizer, result.pretraining.recipe, own=not source.reviews)
     result.figures = figure_rows(corpus, tokenizer, result, seconds=time.monotonic() - begun)
     show_report(out, source.name, source.read(out / "corpus"), corpus, result, examples)
@@ -203,7 +200,7 @@ def _fitted(
     # 没有量过的家族和目标，没有规律可循：照旧
     if size is None and family in LAWS and recipe.objective == "mlm":
         with console.status("measuring which size learns most"):
-            found = best_size(corpus, tokenizer, family, minutes, _minutes_spent(begun))
+            found = best_size(corpus, tokenizer, family, minutes_left(minutes, _minutes_spent(begun)))
         console.print(
             f"    {found.size} learns most in {minutes:g} minutes here: about {found.steps:,} steps, and"
             f" {found.loss:.2f} nats to expect"
@@ -265,7 +262,8 @@ def _claim(options: QuickstartOptions, earlier: dict[str, Any], recipe: PreTrain
         "objective": recipe.objective,
         "tokenizer": kind,
         "size": options.size or earlier.get("size"),
-        **{name: getattr(options, name) for name in ("minutes", "vocab_size", "encoding", "seed")},
+        **{name: getattr(options, name) for name in ("minutes", "vocab_size", "seed")},
+        "encoding": options.reading.encoding,
     }
     # 训练还没有开始：时间和大小可以改，词表和分片照用
     if earlier and not (options.out / "recipe.toml").exists():

@@ -24,7 +24,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import util
 from pathlib import Path
@@ -38,25 +38,21 @@ from torch import Tensor
 from bertsmith.data.reading.lines import require_file
 from bertsmith.data.reading.records import FileNames
 from bertsmith.data.reading.sources import find_text_files, is_url, text_endings
-from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderError
+from bertsmith.errors import BertsmithError, ConfigError, RunFolderError
 from bertsmith.files import atomic_path, claim_folder, read_json, working_in, write_json, write_text
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, local_sources, name_of
-from bertsmith.finetune.datasets.related import RelatedTexts
 from bertsmith.finetune.datasets.texts import ScoredText
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
 from bertsmith.finetune.languages import WITHOUT_SPACES, scripts_in
 from bertsmith.finetune.linear import Floats, in_order
-from bertsmith.finetune.look import Look, read_likely
-from bertsmith.finetune.reading import FilesRead, noted, tell_files
+from bertsmith.finetune.reading import FilesRead, noted
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.splits import fold_numbers, held_out, together
-from bertsmith.finetune.tasks import all_tasks, load_task, save_task, task_named
+from bertsmith.finetune.tasks import load_task, save_task
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
 from bertsmith.finetune.tasks.embed import EmbeddingTask
-from bertsmith.finetune.tasks.embed_kinds import to_learn
 from bertsmith.finetune.tasks.regress import RegressionTask
-from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation, OutputsTask, Task, fingerprints, leaks
+from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation, OutputsTask, fingerprints, leaks
 from bertsmith.finetune.words import CHANCE, is_beyond_chance, majority, mix_of, train_linear, train_states, train_words
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
@@ -67,6 +63,7 @@ from bertsmith.inference.linear import LinearPipeline, Mix, read_words
 from bertsmith.inference.pipeline import require_pairs
 from bertsmith.inference.task_file import TASK_FILE, stated_length
 from bertsmith.journeys.adapt import adapt
+from bertsmith.journeys.labelled import SHAPES, LabelledRows, can_score, read_rows
 from bertsmith.journeys.more_labels import FEWEST as LEAST_OF_CURVE
 from bertsmith.journeys.more_labels import Curve, in_a_sentence, label_curve, label_next, write_rows
 from bertsmith.journeys.quickstart import quickstart
@@ -79,13 +76,9 @@ from bertsmith.model.folder import fingerprint_weights
 from bertsmith.objectives import objective_named
 from bertsmith.reporting.progress import say
 from bertsmith.retrieval.dense import USUAL_WEIGHT
-from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.seeding import generator
 from bertsmith.settings import Checked, Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
-
-SHAPES = ("classify", "multilabel", "regress", "tag", "answer", "choose", "rank", "embed")
-"""The tasks whose labels can be solved for: outputs can be added up, or vectors searched beside words."""
 
 SUGGESTED = ("classify", "multilabel", "answer", "choose")
 """Those whose predictions have probabilities, by which rows to label next are chosen."""
@@ -93,9 +86,6 @@ LABEL_NEXT = "label_next.csv"
 
 STEPS = 1200
 """Steps of fine-tuning that few labels get, in at most 20 epochs; many labels get three epochs, as in the paper."""
-FEW = 500
-"""Rows below which parts of the training file are held out in turn."""
-FOLDS, FEWEST = 5, 4
 MOST_STATES = 250_000_000
 """Numbers of frozen states in memory at once: 1 GB."""
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
@@ -204,121 +194,35 @@ def solve(
         notes = list[str]()
         with local_sources(sources) as local, noted(notes, local.values()):
             console = console or Console(quiet=True)
-            task, parts, split, looks = _read(local, asked, options, given, console, bool(text or models))
+            rows = read_rows(local, asked, options.task, given, options.seed, console, bool(text or models))
         if unlabelled is not None:
-            if task.name not in SUGGESTED:
-                raise ConfigError(f"--unlabelled: a prediction of {task.name} has no probability; leave it out")
+            if rows.task.name not in SUGGESTED:
+                raise ConfigError(f"--unlabelled: a prediction of {rows.task.name} has no probability; leave it out")
             if not is_url(str(unlabelled)):
                 require_file(Path(unlabelled))
         files = text_files(text) if text else []
         # 只记名字和大小，不打开：文本改过之后，同一条命令不能当作续训；输出的文件夹可以就在文本旁边
         found = find_text_files(files, text_endings()) if files else []
         own = [file for file in found if folder.resolve() not in file.resolve().parents]
-        kind = _VectorJob if isinstance(task, EmbeddingTask) else _Job
-        job = kind(task, parts, split.get("folds", []), folder, options, files, models, console)
+        kind = _VectorJob if isinstance(rows.task, EmbeddingTask) else _Job
+        job = kind(rows, folder, options, files, models, console)
         request = {
-            "task": {"task": task.name, **task.describe()},
+            "task": {"task": rows.task.name, **rows.task.describe()},
             "minutes": options.minutes,
             "seed": options.seed,
             "text": [[str(file.resolve()), file.stat().st_size] for file in own],
             "models": [fingerprint_weights(one) for one in models],
-            **{name: digest_of(rows) for name, rows in parts.items()},
-            **{name: rows for name, rows in split.items() if name == "folds"},
+            **{name: digest_of(part) for name, part in rows.parts.items()},
+            **({"folds": rows.folds} if rows.folds else {}),
         }
         # 已经上了锁：只有一份申请的文件夹算是空的，别人可能正在里面准备
         claim_folder(folder, "solve.json", request)
-        if split:
-            write_json(folder / SPLIT_FILE, {"seed": options.seed, **split})
-        solved = job.finish(name_of(train), FilesRead(looks, notes=tuple(notes)))
+        if rows.split:
+            write_json(folder / SPLIT_FILE, {"seed": options.seed, **rows.split})
+        solved = job.finish(name_of(train), FilesRead(rows.looks, notes=tuple(notes)))
         if unlabelled is not None:
-            rows = label_next(folder / "model", unlabelled, options.suggest, asked)
-            write_rows(rows, folder / LABEL_NEXT)
+            write_rows(label_next(folder / "model", unlabelled, options.suggest, asked), folder / LABEL_NEXT)
     return Result(folder, (solved.test or solved.dev).metrics, folder / "model", folder / "report.html", solved)
-
-
-def _read(
-    sources: Mapping[str, DataSource],
-    reading: ReadingOptions,
-    options: SolveOptions,
-    given: Mapping[str, Any],
-    console: Console,
-    has_encoder: bool,
-) -> tuple[OutputsTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], dict[str, Look]]:
-    """Reads the files; says which rows of the training file are held out, or the fold of each, without a dev file."""
-    if "dev" in sources and (reading.group_column is not None or reading.time_column is not None):
-        raise ConfigError("--group-column and --time-column divide a training file; leave out --dev, or these")
-    name, train, read = options.task, sources["train"], list[Any]()
-    if name is None:
-        # 每类一个文件夹：不是语料
-        is_folder = isinstance(train, (str, Path)) and Path(train).is_dir()
-        likely, read = read_likely(train, "classify" if is_folder else None, reading)
-        name = likely or "classify"
-    if name not in SHAPES:
-        known = f"solve finds {', '.join(SHAPES)}; for {name}: bertsmith finetune {name}"
-        raise ConfigError(known if name in all_tasks() else f"--task {name!r} is unknown; use {', '.join(SHAPES)}")
-    reader = task_named(name).spec.reader
-    parts = {"train": read or reader.read(train, reading, task=name, name="train")}
-    held = {part: source for part, source in sources.items() if part not in parts}
-    parts |= {part: reader.read(source, reading, task=name, name=part) for part, source in held.items()}
-    looks = tell_files(name, sources, parts, reading, console=console)
-    task = cast("OutputsTask[Any, Any]", task_named(name).of(parts["train"], **given))
-    if isinstance(task, EmbeddingTask):
-        _check_vectors(parts, has_encoder)
-        parts["train"] = to_learn(parts["train"])
-    if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
-        raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
-    split: dict[str, list[int]] = {}
-    whole = parts["train"]
-    by_time = any(getattr(one, "time", None) is not None for one in whole)
-    if "dev" not in parts and task.has_folds and len(whole) < FEW and not by_time:
-        groups = together(task, whole, FOLDS)
-        different = len(set(groups))
-        if different < FEWEST:
-            raise InputError(
-                f"the training file has {different} different examples, too few to hold some out; give --dev, or more"
-            )
-        split = {"folds": _folds(task, whole, min(FOLDS, different), options.seed, groups)}
-    elif "dev" not in parts:
-        split = held_out(task, whole, options.seed, with_test="test" not in parts)
-        parts |= {part: [whole[number] for number in rows] for part, rows in split.items()}
-    if isinstance(task, AdditiveTask):
-        for examples in parts.values():
-            task.targets(examples)
-    task.check_dev(parts.get("dev", whole))
-    return task, parts, split, looks
-
-
-def _folds(task: Task[Any, Any], examples: Sequence[Any], most: int, seed: int, groups: Sequence[int]) -> list[int]:
-    """Returns the part of each example: at most so many parts that the metric can score each of them."""
-    tried = [fold_numbers(task, examples, count, seed, groups) for count in range(most, 1, -1)]
-    # 最少见的类比份数还少时，有的份里没有它，按它算的分数就无从谈起
-    for folds in tried:
-        if all(_scores(task, [examples[n] for n in np.flatnonzero(np.asarray(folds) == p)]) for p in set(folds)):
-            return folds
-    return tried[0]
-
-
-def _scores(task: Task[Any, Any], examples: Sequence[Any]) -> bool:
-    """Tells whether the metric can tell good epochs from bad ones on these examples."""
-    try:
-        task.check_dev(examples)
-    except InputError:
-        return False
-    return True
-
-
-def _check_vectors(parts: Mapping[str, list[Any]], has_encoder: bool) -> None:
-    """Makes sure that vectors can be learned from these files, and scored on them beside words."""
-    kinds = {type(to_learn(examples)[0]) for examples in parts.values()}
-    if not kinds <= {RelatedTexts, ScoredText}:
-        raise ConfigError("texts with classes: say --task classify; for vectors of them: bertsmith finetune embed")
-    if len(kinds) > 1:
-        raise InputError("some files hold pairs of texts, others pairs with scores; give the same kind for all")
-    if not has_encoder:
-        raise ConfigError("words alone make no vectors; give an encoder with --model, or text with --text")
-    if RelatedTexts in kinds:
-        # 缺库要在训练之前说
-        LexicalSearch.build(["a word"])
 
 
 class _Job:
@@ -326,24 +230,22 @@ class _Job:
 
     def __init__(
         self,
-        task: OutputsTask[Any, Any],
-        parts: Mapping[str, list[Any]],
-        folds: list[int],
+        rows: LabelledRows,
         folder: Path,
         options: SolveOptions,
         text: Sequence[str],
         models: Sequence[str],
         console: Console,
     ) -> None:
-        self.task, self.folder, self.options, self.text = task, folder, options, text
+        self.task, self.folder, self.options, self.text = rows.task, folder, options, text
         short = [Path(model).resolve().name if Path(model).is_dir() else model for model in models]
         numbered = [f"{name} {place}" for place, name in enumerate(short, 1)]
         # 名字也是文件夹的名字：my_bert 与 my-bert 会落在同一处，后者就读到前者的输出
         called = next((each for each in (short, models) if len(set(map(_file_name, each))) == len(each)), numbered)
         self.models: dict[str, str | Path] = dict(zip(called, models, strict=True))
-        self.train, self.test, self.folds = parts["train"], parts.get("test"), folds
-        self.dev = self.train if folds else parts["dev"]
-        self.held = "folds" if folds else "dev"
+        self.train, self.test, self.folds = rows.parts["train"], rows.parts.get("test"), rows.folds
+        self.dev = rows.parts.get("dev", self.train)
+        self.held = "folds" if self.folds else "dev"
         self.console = console
         self.shown = console if console.is_terminal else None
         notes = folder / "tries.json"
@@ -604,9 +506,9 @@ class _Job:
         epochs = max(3, min(20, -(-STEPS * settings.batch_size // count)))
         with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
             few = self._rows(min(count, TIMED_ROWS))
-            if not _scores(self.task, few):
+            if not can_score(self.task, few):
                 # 稀有的类可能一行也没抽到，试跑就会被拒：补上一行
-                few += next(([one] for one in self.train if _scores(self.task, [*few, one])), [])
+                few += next(([one] for one in self.train if can_score(self.task, [*few, one])), [])
             begun = time.monotonic()
             quick = replace(settings, epochs=1)
             seconds = fine_tune(self.task, start, few, few, place, quick, device=best_device()).seconds

@@ -38,6 +38,7 @@ from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.reading import noted
 from bertsmith.finetune.report import what_was_read
 from bertsmith.reporting.progress import say
+from bertsmith.settings import Checked, option
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
 from bertsmith.tokenizer.learn import AlphabetError
 from bertsmith.train.report import write_run_report
@@ -50,9 +51,15 @@ WORK = ("state", f"corpus/{CHUNKS_MADE}", f"corpus/{MANIFEST}")
 READ = "what-was-read.json"
 """In a run folder whose journey read the text: the lines of `TextSource.read`."""
 
-DOCUMENTS_HELP = "Document: a file, a block between blank lines, or a line; auto: file if several."
-ENCODING_HELP = "Encoding: auto, or a codec such as iso-8859-1."
-"""Of options that every journey over text has."""
+
+@dataclass(frozen=True)
+class TextOptions(Checked):
+    """How a journey reads text."""
+
+    documents: DocumentRule = option(
+        "auto", help="Document: a file, a block between blank lines, or a line; auto: file if several."
+    )
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
 
 
 @dataclass(frozen=True)

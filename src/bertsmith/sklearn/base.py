@@ -295,7 +295,8 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
 
     def _solve(self, task: Task[Any, Any], examples: Sequence[Any], weights: Sequence[float] | None) -> None:
         """Keeps the best answer that `solve` finds; it holds out parts of few rows in turn."""
-        from bertsmith.journeys.solve import FEW, solve
+        from bertsmith.journeys.labelled import FEW
+        from bertsmith.journeys.solve import solve
 
         changed = [one.name for one in fields(self) if one.name in _CHOSEN and getattr(self, one.name) != one.default]
         for name in changed or (["sample_weight"] if weights is not None else []):

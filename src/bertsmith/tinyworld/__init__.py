@@ -26,6 +26,6 @@ def trained_model() -> Path:
 
     The package carries it, so that the numbers of lessons and examples mean something before anybody has trained.
     Wherever a model folder is named, the name `village` means it too, and `village-reviews` the same model fine-tuned
-    to tell good reviews from bad ones. `bertsmith.journeys.village` makes both.
+    to tell good reviews from bad ones. `make village-model` makes both.
     """
     return BUNDLED["village"]
