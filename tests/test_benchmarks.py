@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -176,25 +174,3 @@ def test_a_ratio_is_of_medians_and_of_the_best_expert(tables):
     rate = {"unit": "texts/s", "rounds": {"ours": [10.0], "people": [4.0], "expert: a": [20.0], "expert: b": [5.0]}}
     assert tables.ratio(rate, "people") == 2.5
     assert tables.ratio(rate, "expert") == 0.5
-
-
-def test_without_a_gpu_the_gpu_benchmark_says_what_it_would_measure():
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    done = subprocess.run([sys.executable, BENCHMARKS / "gpu.py"], capture_output=True, text=True, check=True)
-    assert "no GPU here" in done.stdout
-    for part in ("base at 128", "base at 512", "large at 512", "compiled", "two processes", "against the CPU"):
-        assert part in done.stdout
-
-
-@pytest.mark.slow
-def test_the_gpu_benchmark_runs_on_the_cpu_and_goes_on_where_it_stopped(tmp_path):
-    command = [sys.executable, BENCHMARKS / "gpu.py", "--device", "cpu", "--quick", "--results", tmp_path]
-    done = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True, check=True)
-    assert "out of time" in done.stdout
-    for only, units in (["--only", "texts"], ["texts/s"]), ([], ["texts/s", "tokens/s", "tokens/s"]):
-        subprocess.run([*command, *only], capture_output=True, text=True, check=True)
-        lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
-        assert [line["unit"] for line in lines] == units

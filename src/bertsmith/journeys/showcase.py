@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import resource
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.files import write_text
 from bertsmith.finetune.report import what_was_read
@@ -25,12 +21,10 @@ from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Candidate, FillMask
 from bertsmith.journeys.searching import SearchComparison
 from bertsmith.journeys.village import REVIEWS
-from bertsmith.model import Backbone
-from bertsmith.reporting.heatmap import draw_heatmap
 from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
 from bertsmith.seeding import generator
-from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
+from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import PreTrainingResult
 from bertsmith.train.recipe import PreTrainingRecipe
@@ -38,8 +32,6 @@ from bertsmith.train.start import HELDOUT_SEQUENCES, build_model
 
 WORLD_SENTENCES = ("the man eats the [MASK]", "the man reads the [MASK]", "the man [MASK] the book")
 HELDOUT_EXAMPLES, QUESTION_PIECES = 6, 32
-HEATMAP_PIECES = range(8, 25)
-"""Lengths of a sentence that make a legible heat map."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,7 @@ def figure_rows(
     if result.search is not None:
         setting = f"{result.search.queries:,} held-out sentences, {result.search.candidates:,} passages"
         rows += [FigureRow(f"MRR of {way}", f"{mrr:.3f}", setting) for way, mrr in result.search.mrr.items()]
-    rows.append(FigureRow("this command", f"{seconds:.0f} s", f"peak memory {_peak_memory_gib():.2f} GiB"))
+    rows.append(FigureRow("this command", f"{seconds:.0f} s", "from text to report"))
     return rows
 
 
@@ -150,17 +142,8 @@ def show_report(
 ) -> None:
     """Writes `report.html` into the run folder; `read` says what was understood of the text, as `what_was_read`."""
     rows = read_metrics(run / "metrics.jsonl")
-    model, tokenizer = Backbone.from_pretrained(run / "model", need_pooler=False).eval(), load_tokenizer(run / "model")
-    ids = _heatmap_ids(corpus, tokenizer)
-    layer = model.config.num_hidden_layers
     terms = result.pretraining.recipe.build_objective().terms
     titles = {term.name: term.title[0].upper() + term.title[1:] for term in terms}
-    with torch.inference_mode():
-        attentions = model(RaggedBatch.from_sequences([ids]), need_maps=True).attentions
-    assert attentions is not None
-    weights = attentions[-1][0].mean(0).numpy()
-    pieces = [tokenizer.piece_text(index) for index in ids]
-    heatmap = draw_heatmap(pieces, weights, title=f"layer {layer}, mean over heads")
     parts: list[Part] = [
         what_was_read(read),
         figures_table(result.figures),
@@ -170,12 +153,6 @@ def show_report(
             draw_loss_curves(rows, unigram_entropy=corpus.unigram_entropy, titles=titles),
         ),
         Picture("Accuracy", "The share of predictions that are right.", draw_accuracy_curves(rows, titles=titles)),
-        Picture(
-            "Attention",
-            "Each row is one token of a held-out sentence; the darker a cell, the more it reads from that column.",
-            heatmap.figure,
-            heatmap.note,
-        ),
         FilledExamples(examples),
         *([] if result.search is None else [result.search]),
     ]
@@ -250,22 +227,3 @@ def _is_whole_word(tokenizer: Tokenizer, ids: Sequence[int], at: int) -> bool:
     # 只掩码由单个词片组成的完整词：读者一眼就能判断填得对不对
     alone = not tokenizer.continuations(np.array(ids[at : at + 2])).any()
     return alone and tokenizer.piece_text(ids[at]).isalpha()
-
-
-def _heatmap_ids(corpus: TokenCorpus, tokenizer: Tokenizer) -> list[int]:
-    """Picks a held-out sentence short enough to be read on the axes, or cuts the first one."""
-    sentences = [
-        sentence.tolist()
-        for index in range(min(50, corpus.counts[HELDOUT].documents))
-        for sentence in corpus.document(HELDOUT, index)
-    ]
-    legible = [ids for ids in sentences if len(ids) in HEATMAP_PIECES]
-    # 优先选几乎全是词的句子：满是标点和标记的句子看不出什么
-    wordy = [ids for ids in legible if sum(tokenizer.piece_text(index).isalpha() for index in ids) >= 0.8 * len(ids)]
-    chosen = next(iter(wordy + legible), sentences[0][: HEATMAP_PIECES[-1]])
-    return tokenizer.template.wrap(chosen)
-
-
-def _peak_memory_gib() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**30 if sys.platform == "darwin" else 2**20)
