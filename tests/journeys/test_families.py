@@ -17,7 +17,7 @@ def test_each_family_goes_from_text_to_a_report(family, tmp_path):
     result = bertsmith.quickstart(out=tmp_path / "run", family=family, size="1/64", minutes=0.2, seed=0).details
     model = tmp_path / "run" / "model"
     assert load_any(model).config.model_type == family
-    assert (tmp_path / "run" / "report.html").stat().st_size > 100_000
+    assert (tmp_path / "run" / "report.html").stat().st_size > 50_000
     first = next(row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "heldout")
     assert first["step"] == 0
     # six seconds teach ELECTRA's discriminator something and its small generator next to nothing
