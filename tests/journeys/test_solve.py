@@ -249,6 +249,7 @@ def test_both_parts_are_kept_where_both_are_asked_for(encoder, tmp_path, monkeyp
     expected = 0.5 * alone.logits(texts, None) + 0.8 * words.logits(texts, None)
     torch.testing.assert_close(whole.logits(texts, None), expected)
     assert read_words(found.model_folder, Words).mix == (0.5, 0.8, 0.0)
+    assert "Where the parts differ" in found.report.read_text()
 
 
 def test_tags_of_a_file_are_solved_by_words(tmp_path):
@@ -294,6 +295,7 @@ def test_tags_of_both_parts_are_added_up(encoder, tmp_path, monkeypatch):
         "answer: words + fine-tuned encoder",
     ]
     assert bertsmith.evaluate(found.model_folder, rows[80:]).metrics == pytest.approx(found.metrics, abs=1e-6)
+    assert "»walks«" in found.report.read_text()
 
 
 def asked_rows(count, seed):
@@ -363,6 +365,7 @@ def test_a_file_of_them_is_solved_by_words_and_an_encoder(task, rows, count, ask
     parts = (load_pipeline(task, found.model_folder, only=only) for only in (None, "words", "encoder"))
     whole, ours, theirs = (one.logits(*asked) for one in parts)
     torch.testing.assert_close(whole, 0.5 * theirs + 0.8 * ours)
+    assert "Where the parts differ" in found.report.read_text()
 
 
 @pytest.mark.parametrize(("task", "rows"), [("choose", choice_rows), ("rank", ranking_rows)])

@@ -99,6 +99,8 @@ TIMED_ROWS = 64
 """Rows that tell how long the others will take."""
 TIMED_TEXTS = 512
 """Texts of which the milliseconds are shown."""
+SHOWN = 12
+"""Texts in the table of those of which the parts differ."""
 MOST_SEEDS = 3
 """Seeds of the best encoder at most: with each, what dev can still tell apart gets less."""
 CHINESE_PIECES = 16_384
@@ -283,10 +285,21 @@ class _Job:
         solved = replace(self._together(), curve=self._curve())
         # 结果最后写：有了它，同一条命令就不再补画报告
         sizes = {"train": len(self.train), self.held: len(self.dev), "test": len(self.test or ())}
-        page = solved_page(solved, source, read, self.folder, self.task, sizes, len(set(self.folds)))
+        page = solved_page(
+            solved, source, read, self.folder, self.task, sizes, len(set(self.folds)), self._apart(solved)
+        )
         write_text(self.folder / "report.html", page)
         write_json(done, solved, checked=True)
         return solved
+
+    def _apart(self, solved: Solved) -> Sequence[tuple[str, ...]]:
+        """Returns the texts of dev of which words and encoder disagree most, where the answer is both."""
+        if not all(solved.mix[:2]) or not isinstance(self.task, AdditiveTask):
+            return ()
+        best = solved.answer.removeprefix("words + ")
+        pipeline = load_pipeline(self.task.name, self.folder / "model", only="words")
+        outputs, weights = (self.outputs["words"], self.outputs[best]), (solved.mix[1], solved.mix[0])
+        return self.task.apart(pipeline, self.dev, outputs, weights, SHOWN)
 
     def _more_seeds(self) -> None:
         """Fine-tunes the best encoder again with other seeds, while there is time; dev takes the best of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ def solved_page(
     task: Task[Any, Any],
     sizes: Mapping[str, int],
     folds: int,
+    apart: Sequence[tuple[str, ...]],
 ) -> str:
     """Returns the page.
 
@@ -76,6 +77,7 @@ def solved_page(
         read: what was understood of the files.
         sizes: rows for training, of what was held out, and of `test`, in this order.
         folds: in how many parts the rows were held out; 0 where there are rows for dev.
+        apart: texts of which the parts differ most: text, what is true, what words say, what the encoder says.
     """
     metric, held = task.metric, list(sizes)[1]
     files = {held: solved.dev, **({} if solved.test is None else {"test": solved.test})}
@@ -108,6 +110,11 @@ def solved_page(
     if solved.curve:
         said = f"{in_a_sentence(solved.curve, metric)} (dashed), if the last doublings are a guide."
         parts.append(Picture("More labels", said, draw_curve(solved.curve, metric)))
+    if apart:
+        note = "Where the two parts differ most. What only one of them knows is why together they do better."
+        shown = [[cut(text), *said] for text, *said in apart]
+        columns = ("text", "true", "words", "encoder")
+        parts.append(Table(f"Where the parts differ, on {held}", columns, shown, note, ("text",)))
     for part, found in files.items():
         if found.confusion is not None:
             figure, below = draw_confusion(list(found.classes), found.confusion)
