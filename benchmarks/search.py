@@ -51,7 +51,7 @@ FIGURES = ("found", "of ten", "MiB")
 WAYS: dict[str, tuple[Mode, float | None]] = {
     "by vectors": ("dense", None),
     "by words (BM25)": ("lexical", None),
-    "by both, reciprocal ranks": ("hybrid", None),
+    "by both, reciprocal ranks": ("ranks", None),
     "by both, scores added (vectors 0.5)": ("hybrid", 0.5),
 }
 
