@@ -141,6 +141,44 @@ def test_what_is_wrong_is_said_with_file_and_line(tmp_path, content, columns, me
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("read_file", "content", "options", "hint"),
+    [
+        (read_labelled, "1\tgood soup and warm bread\tgood\n", None, "--text-column 1 --label-column 2"),
+        (read_labelled, "1\tis it?\tyes\n", columns(label=2), "--text-column 1"),
+        (
+            read_labelled,
+            "yes\tit is so\t7\nno\tit is not\t8\nyes\tso it is\t9\n",
+            None,
+            "--label-column 0 --text-column 1",
+        ),
+        (
+            read_labelled,
+            "1\tthe soup was hot\tthe soup was cold\tno\n",
+            None,
+            "--text-column 1 --pair-column 2 --label-column 3",
+        ),
+        (
+            read_labelled,
+            "".join(f"{n}\tgood\tsoup {n} and warm bread\t{'no' if n % 3 else 'yes'}\n" for n in range(12)),
+            columns(time=1),
+            "--text-column 2 --label-column 3",
+        ),
+        (
+            read_scored,
+            "".join(f"{n}\tsoup {n} and warm bread\t{n * n % 7}\n" for n in range(12)),
+            None,
+            "--text-column 1 --label-column 2",
+        ),
+    ],
+)
+def test_the_hint_by_number_never_learns_from_the_id(tmp_path, read_file, content, options, hint):
+    path = tmp_path / "data.tsv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"such as {hint}, or --header"):
+        read_file(path, options)
+
+
 def test_what_looks_like_a_header_can_be_told(tmp_path):
     counted = "0\t1\na\tx\nb\ty\n"
     assert [e.text for e in read(tmp_path, counted, columns(header=True, text=0, label=1))] == [

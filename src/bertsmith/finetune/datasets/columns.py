@@ -344,11 +344,10 @@ def numbered_columns(column: Column, header: Sequence[str]) -> list[int]:
 def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None]) -> dict[str, list[int]]:
     width, untold = len(table.first), [role for role in layout.order if told[role] is None]
     left = [number for number in range(width) if not any(number in (given or ()) for given in told.values())]
-    needed = [column.flag for column in layout.columns if column.required and told[column.role] is None]
+    missing = [column for column in layout.columns if told[column.role] is None]
     # 列比认得的多而没有表头：哪一列是什么，猜错了也不会报错，所以不猜
-    if width > len(layout.order) and needed:
-        # 从 1 举起：0 多半是编号
-        example = " ".join(f"{flag} {number}" for number, flag in enumerate(needed, 1))
+    if width > len(layout.order) and any(column.required for column in missing):
+        example = _example(table, missing, left)
         raise InputError(
             f"{table.path}: {width} columns and no header; say which is which by number, such as {example}, or --header"
             " where line 1 names them"
@@ -357,6 +356,26 @@ def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnNa
     if len(untold) == len(left) == 1:
         return {untold[0]: left}
     return {role: [number] for number, role in enumerate(layout.order) if number < width}
+
+
+def _example(table: Table, columns: Sequence[Column], left: Sequence[int]) -> str:
+    """Returns options that name columns by number and fit their cells: a hint must not take the id for the text."""
+    rows = [row.cells for row in table.look_ahead()]
+    cells = {number: [str(cell) for cell in _cells(rows, number)] for number in left}
+    chosen: dict[int, str] = {}
+    # 必需的列先选；可有可无的，只举装着文本的列
+    for column in sorted(columns, key=lambda column: not column.required):
+        fits = _FITS.get(column.role, _are_texts)
+        for _ in range(2 if column.numbered else 1):
+            free = [number for number in left if number not in chosen]
+            # 行太少，内容说明不了什么：文本取最长的一列，其余取值最少的一列
+            if fits is _are_texts:
+                nearest = sorted(free, key=lambda number: -len("".join(cells[number])))
+            else:
+                nearest = sorted(free, key=lambda number: (len(set(cells[number])), -number))
+            fitting = [number for number in free if fits(cells[number]) and (column.required or fits is _are_texts)]
+            chosen |= dict.fromkeys((fitting + nearest * column.required)[:1], column.flag)
+    return " ".join(f"{chosen[number]} {number}" for number in sorted(chosen))
 
 
 def _number(table: Table, name: ColumnName) -> int:
