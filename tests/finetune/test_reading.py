@@ -27,7 +27,7 @@ LONG = "the man reads a book " * 20
 FORM = "CSV with ',' between its columns, utf-8, with a header"
 COLUMNS = "columns: text from Review Text, label from Verdict; not read: no"
 NOTES = [
-    "r.csv: reads text from Review Text, label from Verdict: found by names and content",
+    "r.csv: columns found by names and content",
     "r.csv: left out 1 rows: line 32 has an empty label",
 ]
 
@@ -45,7 +45,11 @@ def reviews(tmp_path):
 def test_what_was_read_is_said_kept_and_shown(reviews, tiny_model, tmp_path):
     screen, out = Console(file=io.StringIO(), width=80), tmp_path / "run"
     how = {"train": reviews, "epochs": 1, "faults": "skip", "console": screen}
-    done = bertsmith.finetune("classify", tiny_model, out, **how)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        done = bertsmith.finetune("classify", tiny_model, out, **how)
+    lines = [*screen.file.getvalue().splitlines(), *(str(one.message) for one in caught)]
+    assert [line for line in lines if "Review Text" in line] == [COLUMNS]
     split = json.loads((out / "split.json").read_text(encoding="utf-8"))
     told = [
         ("train", f"r.csv: {FORM}; 32 rows for classify"),

@@ -148,7 +148,7 @@ def finetune(
     # 老师和预测也在这块设备上：它们各自去问，不一路传下去
     with on_device(device) as place:
         with local_sources(files) as local:
-            with noted(notes, local.values()):
+            with noted(notes, local.values(), console):
                 examples = {
                     name: kind.spec.reader.read(source, reading, task=task, name=name) for name, source in local.items()
                 }
@@ -345,7 +345,8 @@ def evaluate(
         is_solved = adapter is None and (only is not None or (model_folder(described) / WORDS_FILE).exists())
         reads: dict[str, Any] = {}
         with local_sources({"data": data}) as local:
-            examples = task.spec.reader.read(local["data"], options, task=task.name)
+            with noted([], [], console):
+                examples = task.spec.reader.read(local["data"], options, task=task.name)
             if not is_solved:
                 reads = {"tokenizer": load_tokenizer(model), "limit": inference.length_for(ModelConfig.load(model))}
             if console is not None:

@@ -40,7 +40,7 @@ from bertsmith.finetune.datasets import (
     name_of,
     table_of,
 )
-from bertsmith.finetune.datasets.columns import parts_of
+from bertsmith.finetune.datasets.columns import ColumnsFound, parts_of
 from bertsmith.finetune.datasets.inputs import names_all
 from bertsmith.finetune.datasets.related import JUDGEMENTS
 from bertsmith.finetune.datasets.tagged import WORD_LINES
@@ -236,13 +236,15 @@ def look(
             texts = [" ".join(example.texts) for example in examples]
             limit = None if model is None else task_named(name).length_limit(model)
             found = _with_languages(look_at(name, source, examples, options, tokenizer, limit), texts)
+        of_source = len(caught)
         known, shared = [(name_of(source), fingerprints(examples))], list[Overlap]()
         for split, other in others.items():
             read = task_named(found.task).spec.reader.read(other, options, task=found.task, name=split)
             keys = list(map(fingerprint_of, read))
             shared += [Overlap(split, file, sum(key in there for key in keys), len(read)) for file, there in known]
             known.append((name_of(other), fingerprints(read)))
-        said = (one.replace(*_TEXT_OPTION) for one in (*found.notes, *dict.fromkeys(notes_of(caught))))
+        told = dict.fromkeys((*notes_of(caught[:of_source]), *notes_of(caught[of_source:], columns_shown=False)))
+        said = (one.replace(*_TEXT_OPTION) for one in (*found.notes, *told))
         notes = tuple(by_name(one, [source, *others.values()]) for one in said)
     return replace(found, shared=tuple(shared), notes=notes)
 
@@ -251,9 +253,10 @@ _TEXT_OPTION = ("--text-field", "--text-column")
 """The option that the readers of text advise, and what `look` calls it."""
 
 
-def notes_of(caught: Iterable[warnings.WarningMessage]) -> list[str]:
-    """Returns what readers warned of."""
-    return [str(one.message) for one in caught if one.category is UserWarning]
+def notes_of(caught: Iterable[warnings.WarningMessage], *, columns_shown: bool = True) -> list[str]:
+    """Returns what readers warned of; where all columns of a file are shown, those that were found are not named."""
+    said = [one.message for one in caught if one.category in (UserWarning, ColumnsFound)]
+    return [one.note if columns_shown and isinstance(one, ColumnsFound) else str(one) for one in said]
 
 
 def read_likely(source: DataSource, task: str | None, options: ReadingOptions) -> tuple[str | None, list[Any]]:

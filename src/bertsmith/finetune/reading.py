@@ -17,6 +17,7 @@ from bertsmith.data.reading.text import corpus_documents
 from bertsmith.errors import RunFolderError
 from bertsmith.files import read_json
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, by_name
+from bertsmith.finetune.datasets.columns import ColumnsFound
 from bertsmith.finetune.look import Look, look_at, notes_of
 from bertsmith.reporting.progress import say
 from bertsmith.tokenizer import Tokenizer
@@ -54,8 +55,11 @@ class FilesRead:
 
 
 @contextmanager
-def noted(notes: list[str], sources: Iterable[DataSource]) -> Iterator[None]:
-    """Adds to `notes` what is warned of in the block, files by their names alone; the warnings are given as ever."""
+def noted(notes: list[str], sources: Iterable[DataSource], console: Console | None = None) -> Iterator[None]:
+    """Adds to `notes` what is warned of in the block, files by their names alone; the warnings are given as ever.
+
+    With a `console`, on which `tell_files` names all columns, a warning does not name those that were found.
+    """
     caught: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -66,7 +70,10 @@ def noted(notes: list[str], sources: Iterable[DataSource]) -> Iterator[None]:
         told = dict.fromkeys(by_name(one, sources) for one in notes_of(caught))
         notes += [one for one in told if one not in notes]
         for one in caught:
-            warnings.warn(one.message, stacklevel=4)
+            message = one.message
+            if console is not None and isinstance(message, ColumnsFound):
+                message = message.note
+            warnings.warn(message, stacklevel=4)
 
 
 def tell_files(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, BinaryIO, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -268,6 +268,14 @@ def similarities(
 
     found: NDArray[np.float32] = -cdist(left, right, "cityblock" if function == "manhattan" else function)
     return found.astype(np.float32)
+
+
+def write_npy(handle: BinaryIO, blocks: Iterable[NDArray[np.float32]], lines: int, width: int) -> None:
+    """Writes [lines, width] as `.npy`, block by block: the whole array need not be in memory."""
+    header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": (lines, width)}
+    np.lib.format.write_array_header_1_0(handle, header)  # type: ignore[no-untyped-call]
+    for vectors in blocks:
+        handle.write(vectors.tobytes())
 
 
 def mean_states(model: Backbone, batch: RaggedBatch) -> Tensor:

@@ -29,7 +29,7 @@ from bertsmith.data.reading.text import require_plain_text
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, read_json, require_utf8_names, working_in, write_json
 from bertsmith.hub import model_folder, noted_start
-from bertsmith.inference.embed import Embed, Pooling
+from bertsmith.inference.embed import Embed, Pooling, write_npy
 from bertsmith.inference.engine import PART, Engine, InferenceConfig, Precision
 from bertsmith.inference.graph_cache import TOLD, EngineKind
 from bertsmith.parallel import Engine as ParallelEngine
@@ -310,14 +310,6 @@ def _put_together(out: Path, parts: Sequence[_Part], lines: int, width: int) -> 
     with atomic_path(out) as temporary, temporary.open("wb") as handle:
         (write_npy if out.suffix == ".npy" else _write_parquet)(handle, blocks(), lines, width)
     return blank
-
-
-def write_npy(handle: BinaryIO, blocks: Iterable[NDArray[np.float32]], lines: int, width: int) -> None:
-    """Writes [lines, width] as `.npy`, block by block: the whole array need not be in memory."""
-    header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": (lines, width)}
-    np.lib.format.write_array_header_1_0(handle, header)  # type: ignore[no-untyped-call]
-    for vectors in blocks:
-        handle.write(vectors.tobytes())
 
 
 def _write_parquet(handle: BinaryIO, blocks: Iterable[NDArray[np.float32]], _lines: int, width: int) -> None:

@@ -194,7 +194,7 @@ def solve(
     with on_device(device), working_in(folder, "tries.json", "parts/*"):
         asked = built(ReadingOptions, reading)
         notes = list[str]()
-        with local_sources(sources) as local, noted(notes, local.values()):
+        with local_sources(sources) as local, noted(notes, local.values(), console):
             console = console or Console(quiet=True)
             rows = read_rows(local, asked, options.task, given, options.seed, console, bool(text or models))
         if unlabelled is not None:

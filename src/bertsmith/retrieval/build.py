@@ -26,8 +26,7 @@ from bertsmith.data.reading.sources import left_out, text_endings
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import atomic_path, claim_folder, make_folder, require_utf8_names, working_in, write_json
 from bertsmith.hub import noted_start
-from bertsmith.inference.embed import Embed, Pooling
-from bertsmith.inference.embed_files import write_npy
+from bertsmith.inference.embed import Embed, Pooling, write_npy
 from bertsmith.inference.engine import PART, Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
 from bertsmith.kernels.layers import on_device

@@ -112,7 +112,7 @@ def test_a_row_without_text_says_so_and_the_rest_go_on(tmp_path):
 def test_columns_are_told_as_in_fine_tuning(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("1,2,3\n4,5,6\n", encoding="utf-8")
-    with pytest.raises(InputError, match="such as --text-column 1, or --header"):
+    with pytest.raises(InputError, match="such as --text-column 0, or --header"):
         read("classify", path)
     path.write_text("text,review,n\na,b,1\n", encoding="utf-8")
     with pytest.raises(InputError, match="may all be texts; say which with --text-column"):

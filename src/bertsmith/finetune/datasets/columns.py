@@ -252,6 +252,15 @@ _LEAST_ROWS = 8
 """Of fewer rows, content says too little."""
 
 
+class ColumnsFound(UserWarning):
+    """Says which columns were found by names and content; `note` says it beside a line that names all columns."""
+
+    def __init__(self, path: Path | str, found: str) -> None:
+        super().__init__(f"{path}: reads {found}: found by names and content")
+        # 内存里的表没有那一行：照样说出列名
+        self.note = f"{path}: columns found by names and content" if isinstance(path, Path) else str(self)
+
+
 def _by_content(
     table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None], guessed: dict[str, list[int]]
 ) -> dict[str, list[int]]:
@@ -280,7 +289,7 @@ def _by_content(
             taken |= set(fitting)
             said.append(f"{column.called or column.role} from {listed([table.first[n] for n in fitting])}")
     if said:
-        warnings.warn(f"{table.path}: reads {', '.join(said)}: found by names and content", stacklevel=4)
+        warnings.warn(ColumnsFound(table.path, ", ".join(said)), stacklevel=4)
     return found
 
 
