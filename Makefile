@@ -54,7 +54,7 @@ test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained,
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not guides'
 
 test-guides: $(VENV)/.installed-test  ## the blocks of code of README and the site, in their order; SLOW=1 with those of minutes
-	BERTSMITH_SLOW_BLOCKS=$(SLOW) $(BIN)/python -m pytest -n auto -m guides tests/pages
+	BERTSMITH_SLOW_BLOCKS=$(SLOW) $(BIN)/python -m pytest -n auto --dist worksteal -m guides tests/pages
 
 chaos: $(VENV)/.installed-test  ## kill commands at random moments and compare what they end with: MINUTES=10 SEED=0
 	$(BIN)/python tests/chaos.py --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)

@@ -65,6 +65,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(UnexpectedSkips(Path(listed)))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the files whose tests may take longer than the others first: what the processes end with is short."""
+    usual = float(config.getini("timeout"))
+    longest: dict[Path, float] = {}
+    for item in items:
+        allowed = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest.get(item.path, usual), allowed.args[0] if allowed else usual)
+    items.sort(key=lambda item: -longest[item.path])
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     folder = Path(os.environ.get("BERTSMITH_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")

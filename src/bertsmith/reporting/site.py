@@ -48,7 +48,10 @@ def is_stale(site: Path, checkout: Path) -> bool:
     # 表格和图来自测量的数据行，课程的文字不在 .py 里：它们变了，站点也就旧了
     for folder in ("docs", "benchmarks", "src"):
         sources += (
-            path for path in (checkout / folder).rglob("*") if path.suffix != ".pyc" and site not in path.parents
+            path
+            for path in (checkout / folder).rglob("*")
+            # 安装和打包只重写 egg-info：站点里没有它
+            if path.suffix != ".pyc" and path.parent.suffix != ".egg-info" and site not in path.parents
         )
     made = built.stat().st_mtime
     return any(path.is_file() and site not in path.parents and path.stat().st_mtime > made for path in sources)
