@@ -116,7 +116,7 @@ def test_another_batch_than_was_measured_is_doubted(text, monkeypatch, batch_siz
 
 
 def test_the_time_that_is_advised_is_enough(text):
-    how = {"size": ("medium",), "vocab_size": 400}
+    how = {"size": ("small",), "vocab_size": 400}
     with pytest.raises(ConfigError) as refused:
         plan(text, minutes=0.05, **how)
     enough = float(re.search(r"give ([\d.]+) minutes", str(refused.value)).group(1))
@@ -205,8 +205,8 @@ def test_processes_measure_together(text):
         ({"family": "bret"}, "no law of bret is known"),
         ({"size": ("huge",)}, "huge"),
         (
-            {"size": ("medium",), "minutes": 0.05},
-            r"medium takes \d+ of at least 20 steps on this machine; give .* or a smaller size",
+            {"size": ("small",), "minutes": 0.05},
+            r"small takes \d+ of at least 20 steps on this machine; give .* or a smaller size",
         ),
     ],
 )
