@@ -29,8 +29,8 @@ needs_mkdocs = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The site, built with every warning an error; the CI names the one that it has just built so."""
-    if built := os.environ.get("BERTSMITH_BUILT_SITE"):
-        assert not is_stale(Path(built), ROOT), f"{built} is older than what it shows"
+    built = os.environ.get("BERTSMITH_BUILT_SITE")
+    if built and not is_stale(Path(built), ROOT):
         return Path(built)
     folder = tmp_path_factory.mktemp("built") / "site"
     command = [sys.executable, str(ROOT / "docs/site/build.py"), "--out", str(folder)]
