@@ -14,8 +14,8 @@ from bertsmith.serve.settings import Limits
 class WatchedEngine:
     """Gives sums of ids; remembers its calls, can be held, and fails on the id 666."""
 
-    def __init__(self):
-        self.calls = []
+    def __init__(self, shares_cores=True):
+        self.shares_cores, self.calls = shares_cores, []
         self.open = threading.Event()
         self.open.set()
 
@@ -202,6 +202,43 @@ def test_passes_under_load_leave_one_core_idle_at_most(engine, make_batcher, mon
     engine.open.set()
     for request in requests:
         assert request.finish().error is None
+
+
+def test_a_graph_computes_one_pass_at_a_time_on_all_cores_and_the_next_has_all_that_came(make_batcher):
+    engine, shared = WatchedEngine(shares_cores=False), WatchedEngine()
+    batcher = make_batcher(threads=4)
+    stand_in, other = BatchingEngine(batcher, engine), BatchingEngine(batcher, shared)
+    cores, see = [], engine._see
+    engine._see = lambda sequences: (cores.append(torch.get_num_threads()), see(sequences))
+    requests = [hold(engine, stand_in)]
+    requests += [Request(lambda n=n: stand_in.run([[n]], None, 1)) for n in range(1, 6)]
+    beside = Request(lambda: other.run([[9]], None, 1))
+    wait_for(lambda: batcher.waiting_tokens == 6)
+    time.sleep(0.05)
+    assert (len(engine.calls), shared.calls) == (1, [])
+    engine.open.set()
+    assert [request.finish().error for request in (*requests, beside)] == [None] * 7
+    assert sorted(map(len, engine.calls)) == [1, 5]
+    assert cores == [4, 4]
+
+
+def test_a_graph_that_waits_for_the_cores_is_not_overtaken(make_batcher):
+    engine, shared = WatchedEngine(shares_cores=False), WatchedEngine()
+    batcher = make_batcher(threads=2)
+    stand_in, other = BatchingEngine(batcher, engine), BatchingEngine(batcher, shared)
+    requests = [hold(shared, other)]
+    requests.append(Request(lambda: stand_in.run([[1]], None, 1)))
+    wait_for(lambda: batcher.waiting_tokens == 1)
+    requests.append(Request(lambda: other.run([[2]], None, 1)))
+    wait_for(lambda: batcher.waiting_tokens == 2)
+    time.sleep(0.05)
+    assert (len(shared.calls), engine.calls) == (1, [])
+    engine.open.clear()
+    shared.open.set()
+    wait_for(lambda: engine.calls)
+    assert len(shared.calls) == 1
+    engine.open.set()
+    assert [request.finish().error for request in requests] == [None] * 3
 
 
 def test_parts_of_a_request_are_put_in_order_whichever_pass_ends_first(engine, make_batcher):

@@ -60,7 +60,11 @@ class SequenceRunner(Protocol):
 
     A `read` is a function of a module, or a frozen value with `__call__`: never a lambda, never bound to one call. Two
     calls of the same model whose `read` are equal may share a forward pass.
+
+    `shares_cores` tells whether passes in several threads divide the cores; else each needs all of them.
     """
+
+    shares_cores: bool
 
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
         """Maps N ≥ 1 non-empty sequences of ids with special tokens to [N, ...] float32 on the CPU, in their order.
@@ -94,6 +98,7 @@ class InferenceConfig(Checked):
         precision: `float32`, `bf16`, `int8` or `auto`; None takes bf16 where the hardware multiplies it natively.
         max_length: most ids in a sequence; 0 takes what the model reads.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
+        at_once: passes that divide the cores of a CPU, at most; with 1, a graph's pass has all of them.
     """
 
     device: torch.device | str | None = None
@@ -101,6 +106,7 @@ class InferenceConfig(Checked):
     max_length: int = option(0, min=0)
     batch_tokens: int = option(0, min=0)
     engine: EngineKind = option("torch")
+    at_once: int = option(MOST_AT_ONCE, min=1)
 
     def _check_together(self) -> None:
         able = RUNTIMES[self.engine].precisions if self.engine in RUNTIMES else (self.precision,)
@@ -129,6 +135,7 @@ class Engine:
         """Prepares a model for prediction: it is moved, put into evaluation mode and cast."""
         self.device = best_device() if inference.device is None else torch.device(inference.device)
         self.model: PretrainedModel = model.to(self.device).eval()
+        self.at_once = inference.at_once
         self.batch_tokens = inference.batch_tokens or (CPU_TOKEN_BUDGET if self.device.type == "cpu" else TOKEN_BUDGET)
         self.choice: PrecisionChoice | None = None
         if inference.precision == "auto":
@@ -140,6 +147,7 @@ class Engine:
         if self.choice is None:
             apply_precision(self.model, self.precision, self.device)
         self.kind = self.long_kind = "torch"
+        self.shares_cores = True
         if inference.engine != "torch":
             self._compile(inference.engine)
 
@@ -150,7 +158,7 @@ class Engine:
             return
         # 图是按 float32 核对的：做图时先换回来；量快慢则用实际的精度，短请求因此只会更准，不会更糙
         apply_precision(self.model, "float32", self.device)
-        at_once = worker_count(torch.get_num_threads(), MOST_AT_ONCE)
+        at_once = worker_count(torch.get_num_threads(), self.at_once)
         try:
             graphs, verdict = graphs_of(self.model.backbone, kind, self.precision, at_once)
         except RunFolderError as error:
@@ -164,6 +172,7 @@ class Engine:
             apply_precision(self.model, self.precision, self.device)
         choice = use_graphs(self.model.backbone, graphs, kind, verdict, at_once)
         self.kind, self.long_kind = choice.short, choice.long
+        self.shares_cores = choice.long == "torch" or at_once > 1
 
     @torch.inference_mode()
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
@@ -218,7 +227,7 @@ class Engine:
             return pack, batch, read(pack, batch).float().cpu()
 
         packs = list(packs_by_length([len(sequence) for sequence in sequences], self.batch_tokens))
-        pool = _sharing_pool(min(len(packs), MOST_AT_ONCE)) if self.device.type == "cpu" else None
+        pool = _sharing_pool(min(len(packs), self.at_once)) if self.device.type == "cpu" else None
         if pool is None:
             yield from map(compute, packs)
             return

@@ -154,6 +154,7 @@ class LinearEngine:
     long_kind: str = "words"
     choice: None = None
     device: str = "cpu"
+    shares_cores: bool = True
 
 
 class LinearPipeline(Pipeline):

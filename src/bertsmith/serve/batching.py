@@ -2,8 +2,8 @@
 
 - a `BatchingEngine` stands where a pipeline's engine stood; the pipeline calls it in the request's own thread, and
   waits, so that every pipeline is batched across requests without knowing of it
-- a few threads run the models, each a pass at a time on its share of the cores; torch has all cores for a pass that
-  is alone
+- a few threads run the models, each a pass at a time on its share of the cores, or on all cores where it is alone; the
+  passes of a compiled graph, which spreads over all cores, come one after another
 - a pass takes what waits, up to a budget of tokens, so batches grow with the load by themselves; it pauses only, and
   briefly, for requests that are already being read
 - no request takes more than a quarter of the budget while others wait, so a sentence never waits for a book
@@ -99,7 +99,7 @@ class BatchingEngine:
     """Stands in for an engine: what it is asked to run joins the queue of a `Batcher`."""
 
     def __init__(self, batcher: Batcher, engine: SequenceRunner) -> None:
-        self.batcher, self.engine = batcher, engine
+        self.batcher, self.engine, self.shares_cores = batcher, engine, engine.shares_cores
 
     def run(self, sequences: Sequences, token_type_ids: Sequences | None, read: Read) -> Tensor:
         """Maps every sequence to one row, see `SequenceRunner`."""
@@ -164,6 +164,7 @@ class Batcher:
         self._queues: OrderedDict[BatchKey, deque[Job]] = OrderedDict()
         self._on_their_way = 0
         self._computing = 0
+        self._shares = True
         self._trimmed = time.monotonic()
         self._closed = False
         self._changed = threading.Condition()
@@ -295,17 +296,21 @@ class Batcher:
             while not self._closed:
                 now, pause = time.monotonic(), None
                 for key, jobs in self._queues.items():
+                    # 图自己占满全部核心：等别的批算完再取，取到的也就更多；后面的道也不能越过它，否则它永远轮不到
+                    if self._computing and not (self._shares and key.engine.shares_cores):
+                        break
                     left = self._pause_before(jobs, now)
                     if left <= 0:
                         # 这条道用过之后排到最后：几个模型轮流，谁也不会饿着
                         self._queues.move_to_end(key)
                         chunks = self._take(key, jobs)
                         self._computing += 1
+                        self._shares = key.engine.shares_cores
                         alone = self._computing == 1 and not self._queues
                         # 还有剩下的：叫醒下一个计算线程
                         if self._queues:
                             self._changed.notify()
-                        return key, chunks, self._threads if alone else self._share
+                        return key, chunks, self._threads if alone or not self._shares else self._share
                     pause = left if pause is None else min(pause, left)
                 self._changed.wait(pause)
         return None

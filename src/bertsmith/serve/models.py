@@ -140,7 +140,9 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
     for name, folder in settings.models:
         pipelines = {}
         for kind in pipelines_of_folder(folder):
-            pipeline: Any = pipeline_named(kind).load(folder, precision=settings.precision, engine=settings.engine)
+            # 图的各批轮流用全部核心：请求与答复也要占核心，几批并排反而慢
+            how = {"precision": settings.precision, "engine": settings.engine, "at_once": 1}
+            pipeline: Any = pipeline_named(kind).load(folder, **how)
             # 队列凑好的一批就是一次前向：不要让引擎按自己的预算再切一遍
             pipeline.engine.batch_tokens = batcher.budget
             # 换上排队的引擎：流水线照常调用，计算却与别的请求合并成一批
