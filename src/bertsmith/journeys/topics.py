@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -30,7 +31,6 @@ from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_json, write_text
 from bertsmith.finetune.report import what_was_read
 from bertsmith.reporting.drawing import drawable
-from bertsmith.reporting.heatmap import draw_weights
 from bertsmith.reporting.page import Part, Picture, Table, render_report
 from bertsmith.retrieval import Hit, SearchIndex, load_index
 from bertsmith.retrieval.build import Progress, index
@@ -415,7 +415,9 @@ def _over_time(found: Topics) -> Picture:
     labels, family, note = drawable([topic.name for topic in found.topics])
     figure = Figure(figsize=(9, 2.5 + 0.3 * len(labels)), layout="constrained")
     axes = figure.add_subplot()
-    shades = draw_weights(axes, shares, highest=float(shares.max()))
+    # 多数份额很小：颜色随平方根加深
+    shade = PowerNorm(0.5, 0, max(float(shares.max()), 1e-6))
+    shades = axes.imshow(shares, "Blues", norm=shade, aspect="auto", interpolation="nearest")
     axes.set_yticks(range(len(labels)), labels, family=family, fontsize=9, parse_math=False)
     axes.set_xticks(range(shares.shape[1]), list(found.topics[0].over_time), rotation=90, fontsize=8)
     figure.colorbar(shades, ax=axes, label="share of the period's passages")

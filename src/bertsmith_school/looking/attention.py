@@ -12,16 +12,20 @@ import base64
 import hashlib
 import json
 import zlib
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import make_folder, write_text
-from bertsmith.reporting.drawing import write_picture
-from bertsmith.reporting.heatmap import draw_heatmap
+from bertsmith.reporting.drawing import Drawing, drawable, write_picture
 from bertsmith.reporting.page import environment
 from bertsmith_school.looking.maps import (
     MEASURES,
@@ -38,6 +42,8 @@ from bertsmith_school.looking.maps import (
 
 _THUMBNAIL = 32
 """Cells a side of the small maps."""
+_ROOMY, _CLOSE = 40, 120
+"""Number of tokens up to which labels have room to spare, and from which they are as close as can be read."""
 
 
 def attention_page(attention: AttentionMaps, *, layer: int | None = None, head: int | None = None) -> str:
@@ -163,3 +169,63 @@ def _claim(folder: Path) -> None:
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     if entries and not (folder / PAGE).is_file():
         raise RunFolderError(f"{folder}: is not empty and holds no {PAGE}; choose another --out")
+
+
+def draw_heatmap(
+    pieces: Sequence[str], weights: NDArray[np.float32], *, title: str, token_type_ids: Sequence[int] | None = None
+) -> Drawing:
+    """Draws one attention map [S, S], rows adding up to 1, with its tokens on both axes.
+
+    Where `token_type_ids` [S] hold two segments, lines are drawn between them.
+    """
+    count = len(pieces)
+    side = max(2.4, _token_inches(count) * count)
+    labels, family, note = drawable(pieces)
+    figure, axes, bar_axes = _label_axes(labels, side)
+    # 多数权重很小：颜色随平方根加深，否则几乎全白
+    shades = ScalarMappable(PowerNorm(0.5, 0, max(float(weights.max()), 1e-6)), "Blues")
+    # 先按格子上色再放大：反过来，要给几千万个像素各算一次平方根
+    axes.imshow(shades.to_rgba(weights, bytes=True), interpolation="nearest")
+    points = _label_points(count)
+    # 词元里的 $ 是文字，不是公式的开头
+    axes.set_xticks(range(count), labels, rotation=90, fontsize=points, family=family, parse_math=False)
+    axes.set_yticks(range(count), labels, fontsize=points, family=family, parse_math=False)
+    borders = np.flatnonzero(np.diff(token_type_ids)) + 0.5 if token_type_ids is not None else ()
+    for border in borders:
+        axes.axhline(border, color="#c4622d", linewidth=0.8)
+        axes.axvline(border, color="#c4622d", linewidth=0.8)
+    axes.set_xlabel("read from")
+    axes.set_ylabel("by token")
+    axes.set_title(title, fontsize=11, loc="left")
+    figure.colorbar(shades, ax=axes, cax=bar_axes, shrink=min(0.75, 6 / side), label="attention probability")
+    return Drawing(figure, note)
+
+
+def _label_axes(labels: Sequence[str], side: float) -> tuple[Figure, Axes, Axes | None]:
+    """Returns a figure, its axes with room for tokens as labels, and those of the colour bar, or None to find them."""
+    if len(labels) <= _CLOSE:
+        figure = Figure(figsize=(side + 2.5, side + 1.8), layout="compressed")
+        return figure, figure.add_subplot(), None
+    # 自动排版要把上千个标签量好几遍，花掉一分钟：词多时按最长的标签自己留边
+    room = 0.6 + max(map(_inches, labels))
+    figure = Figure(figsize=(room + side + 1.2, room + side + 0.5))
+    whole, high = figure.get_size_inches()
+    axes = figure.add_axes((room / whole, room / high, side / whole, side / high))
+    bar_axes = figure.add_axes(((room + side + 0.25) / whole, room / high, 0.2 / whole, min(side, 6) / high))
+    return figure, axes, bar_axes
+
+
+def _inches(label: str) -> float:
+    """Returns how long a label is, at most; characters of the East are as wide as they are high."""
+    points = _label_points(_CLOSE)
+    return points / 72 * sum(1.0 if character >= "\u2e80" else 0.65 for character in label)
+
+
+def _token_inches(count: int) -> float:
+    """Returns how much of an axis each of `count` tokens gets, in inches: less as there are more, never too little."""
+    return float(np.interp(count, [_ROOMY, _CLOSE], [0.3, 0.14]))
+
+
+def _label_points(count: int) -> float:
+    """Returns the size of the labels of `count` tokens, in points."""
+    return float(np.interp(count, [_ROOMY, _CLOSE], [9.0, 7.0]))

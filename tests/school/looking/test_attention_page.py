@@ -9,8 +9,7 @@ import pytest
 
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.reporting.drawing import write_picture
-from bertsmith.reporting.heatmap import draw_heatmap
-from bertsmith_school.looking.attention import attention_page, write_attention
+from bertsmith_school.looking.attention import attention_page, draw_heatmap, write_attention
 from bertsmith_school.looking.maps import AttentionMaps, load_for_maps, maps_of, rollout
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -2,7 +2,7 @@ import io
 
 import numpy as np
 
-from bertsmith.reporting.heatmap import draw_heatmap
+from bertsmith_school.looking.attention import draw_heatmap
 
 
 def test_a_heatmap_has_its_tokens_on_both_axes():
