@@ -5,4 +5,5 @@ such things on. Its commands come to `bertsmith` through the entry point `bertsm
 """
 
 RUN_COLOURS = ("#1f4e8c", "#c4622d", "#2f7d4f", "#8a4fa3", "#a08a1f", "#4a4a4a")
-"""Of plots: the curves of several runs, as in the toolkit's reports."""
+REFERENCE_COLOUR = "#b04a3a"
+"""Of plots: the curves of several runs, and what they are compared with; those of the toolkit's reports."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -35,11 +36,12 @@ from bertsmith.inference import FillMask
 from bertsmith.inference.tag import pieces_of_words, word_windows
 from bertsmith.model import Backbone
 from bertsmith.model.folder import stored_heads
-from bertsmith.reporting.page import Table, render_report
+from bertsmith.reporting.page import Part, Picture, Table, render_report
 from bertsmith.seeding import generator
 from bertsmith.tinyworld import draw_tagged_sentences
 from bertsmith.tinyworld.stories import CAPTIONS, caption_odds, draw_facts, fill_pattern
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
+from bertsmith_school import REFERENCE_COLOUR, RUN_COLOURS
 from bertsmith_school.looking.pairs import Blimp, Judged, judged, load_judge, read_pairs, village_pairs
 
 MOST_SENTENCES, FARTHEST = 600, 12
@@ -247,7 +249,25 @@ def tables_of(found: Probes | Blimp) -> list[Table]:
 def write_probes(found: Probes | Blimp, out: Path, name: str) -> None:
     """Writes `probe.json` and `report.html`."""
     write_json(make_folder(out) / "probe.json", found._asdict() if isinstance(found, Blimp) else found)
+    parts: list[Part] = [*tables_of(found)]
+    if not isinstance(found, Blimp):
+        parts.insert(0, Picture("Layer by layer", "Dashed: always the most frequent.", draw_layers(found.layers)))
     lead = f"What the model in `{name}` knows, without being trained for it."
     look = f'bertsmith attention "YOUR TEXT" --model {shlex.quote(name)} --out {shlex.quote(str(out / "attention"))}'
-    page = render_report("Probes", lead, tables_of(found), verdict=found.verdict, commands=[look])
-    write_text(out / "report.html", page)
+    write_text(out / "report.html", render_report("Probes", lead, parts, verdict=found.verdict, commands=[look]))
+
+
+def draw_layers(scores: LayerScores) -> Figure:
+    """Draws the accuracies over the layers."""
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    panels = (("tag", scores.tags, scores.usual_tag), ("place", scores.places, scores.usual_place))
+    for axes, (title, values, usual) in zip(figure.subplots(1, 2), panels, strict=True):
+        axes.plot(range(len(values)), values, "o-", color=RUN_COLOURS[0])
+        axes.axhline(usual, color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
+        axes.set_title(f"{title} of a word", fontsize=11)
+        axes.set_xlabel("layer (0: embeddings)")
+        axes.set_ylabel("accuracy")
+        axes.set_xticks(range(len(values)))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -252,7 +252,7 @@ def test_the_command_with_files_of_ones_own(folder, tmp_path, capsys):
     assert found["pairs"]["order"][1] == 1
     assert np.isfinite(found["layers"]["tags"]).all()
     page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
-    assert "Accuracy by layer" in page
+    assert "Layer by layer" in page
     assert "of 1 pairs are judged right, no better than a coin; tags are clearest in " in page
     assert typed(capsys, "probe", folder, "--tagged", tmp_path / "none.conll", code=2).count("\n") == 1
 
