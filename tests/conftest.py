@@ -65,13 +65,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(UnexpectedSkips(Path(listed)))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files whose tests may take longer than the others first: what the processes end with is short."""
-    usual = float(config.getini("timeout"))
     longest: dict[Path, float] = {}
     for item in items:
         allowed = item.get_closest_marker("timeout")
-        longest[item.path] = max(longest.get(item.path, usual), allowed.args[0] if allowed else usual)
+        longest[item.path] = max(longest.get(item.path, 0), allowed.args[0] if allowed else 0)
     items.sort(key=lambda item: -longest[item.path])
 
 
