@@ -61,7 +61,7 @@ def graphs_of(
 ) -> tuple[dict[str, CompiledForward], Path]:
     """Returns the graphs that may compute for a float32 backbone on the CPU, by engine, and where a verdict is kept.
 
-    So many passes may be under way in them together, and divide torch's threads.
+    A graph computes `at_once` batches at the same time at most; they divide torch's threads.
 
     With `auto` these are all installed engines, or those that it took before; one that lacks the precision computes in
     float32, and one that computes something else is left out with a warning.

@@ -51,7 +51,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def open(self, folder: Path, precision: str, threads: int, at_once: int = 1) -> Graph:
-        """Opens a graph for calls of so many threads of the caller, which share the `threads` of the processor.
+        """Opens a graph that computes `at_once` calls at the same time, which divide the threads.
 
         A damaged file raises one of the libraries' many errors.
         """

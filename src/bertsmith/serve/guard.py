@@ -301,8 +301,8 @@ def _gone() -> HttpError:
 class Guard:
     """The one middleware before the application.
 
-    `work` makes the body of an answer of the body of a request, in the request's own thread, for the paths of models;
-    all others are the application's.
+    `work` holds for each path of a model what turns the body of a request into that of its answer, in the request's own
+    thread. All other paths are left to the application.
 
     It may be asked under this machine's names and `hosts` (None: any name), and with `any_address` by any address, as
     what listens to other machines is. With `for_browser` a browser without a key is to ask its user for one.
