@@ -32,11 +32,13 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.model import ModelForPreTraining, family_named
 from measured import CLOCKS, add_options, precisions, results_of
 from model_forward import (
+    ATTENTIONS,
     LIBRARY,
     PRECISIONS,
     closeness,
     forward_names,
     forward_peers,
+    forward_work,
     our_states,
     peer_states,
 )
@@ -100,27 +102,27 @@ def forward(family: str, precision: str, lengths: list[int], options: argparse.N
     sequences = [rng.integers(1000, PIECES, size=length).tolist() for length in lengths]
     figures = closeness(our_states(ours.backbone, sequences), peer_states(peers[PEOPLE], sequences, PEOPLE, "float32"))
     work: dict[str, Callable[[], object]] = {OURS: lambda: our_states(ours.backbone, sequences)}
-    work |= {who: partial(peer_states, peer, sequences, who, precision) for who, peer in peers.items()}
+    work |= forward_work(peers, sequences, precision)
     times = in_turn(work, rounds=options.rounds, clock=CLOCKS[options.clock])
-    return rounds_of(times, peers=forward_names(precision), figures=figures)
+    return rounds_of(times, peers=forward_names(work, precision), figures=figures)
 
 
 def long_texts(precision: str, options: argparse.Namespace) -> dict[str, Any]:
     """Times ModernBERT on long texts in processes of their own, in turn, and reads their peaks of memory."""
-    results: dict[str, list[dict[str, Any]]] = {OURS: [], EXPERT: []}
+    experts = [f"{EXPERT}: {how}" for how in ATTENTIONS]
+    results: dict[str, list[dict[str, Any]]] = {who: [] for who in (OURS, *experts)}
     with tempfile.TemporaryDirectory() as name:
         run_child("make", name, precision, options)
         for _ in range(1 if options.quick else 2):
             for who, found in results.items():
                 found.append(run_child(who, name, precision, options))
-        figures: dict[str, Any] = closeness(
-            *([torch.load(Path(name) / f"{who}.pt", weights_only=True)] for who in results)
-        )
+        states = {who: [torch.load(Path(name) / f"{who}.pt", weights_only=True)] for who in results}
+        figures: dict[str, Any] = closeness(states[OURS], states[experts[0]])
     for what in ("peak", "grown"):
         figures |= {f"{what}_mib_{who}": round(max(one[what] for one in each)) for who, each in results.items()}
     times = {who: [value for one in each for value in one["seconds"]] for who, each in results.items()}
     cast = ", bf16 weights" * (precision == "bf16")
-    return rounds_of(times, peers={EXPERT: f"{LIBRARY}{cast}, no mask, SDPA"}, figures=figures)
+    return rounds_of(times, peers=dict.fromkeys(experts, f"{LIBRARY}{cast}, no mask"), figures=figures)
 
 
 def run_child(who: str, folder: str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def read_long_texts(who: str, folder: str, dtype: torch.dtype, options: argparse
         print("{}")
         return
     ids = torch.randint(1000, PIECES, (LONG_TEXTS, LONG_LENGTH), generator=torch.Generator().manual_seed(0))
-    run = our_reader(folder, ids, dtype) if who == "ours" else peer_reader(folder, ids, dtype)
+    run = our_reader(folder, ids, dtype) if who == OURS else peer_reader(folder, ids, dtype, who.split(": ")[1])
     # 从这里起重新记峰值：载入时的高点不算
     Path("/proc/self/clear_refs").write_text("5")
     before = peak()
@@ -165,9 +167,9 @@ def our_reader(folder: str, ids: Tensor, dtype: torch.dtype) -> Callable[[], Ten
     return lambda: model(RaggedBatch.from_padded(ids)).hidden_states
 
 
-def peer_reader(folder: str, ids: Tensor, dtype: torch.dtype) -> Callable[[], Tensor]:
+def peer_reader(folder: str, ids: Tensor, dtype: torch.dtype, attention: str) -> Callable[[], Tensor]:
     """The same with `transformers`, weights kept in the precision of ours."""
-    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation=attention, dtype=dtype).eval()
     return lambda: model(input_ids=ids).last_hidden_state.flatten(0, 1)
 
 

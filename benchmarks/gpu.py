@@ -193,7 +193,7 @@ def embedding(size: str, precision: str, device: str, quick: bool) -> dict[str, 
     ours = family_named("bert").backbone(family_named("bert").config.named(size, vocab_size=PIECES, pad_token_id=1))
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
-        peers = {who: peer.to(device) for who, peer in forward_peers(folder, precision).items()}
+        peers = {who: peer.to(device) for who, peer in forward_peers(folder, precision, ["sdpa"]).items()}
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     ours.set_compute_dtype(dtype)
     ours.eval().to(device)
@@ -207,7 +207,7 @@ def embedding(size: str, precision: str, device: str, quick: bool) -> dict[str, 
     @torch.inference_mode()
     def read_padded(who: str) -> object:
         order = list(range(count))
-        if who == EXPERT:
+        if who != PEOPLE:
             order.sort(key=lengths.__getitem__)
         states = []
         for start in range(0, count, 64):
@@ -220,7 +220,7 @@ def embedding(size: str, precision: str, device: str, quick: bool) -> dict[str, 
     work: dict[str, Callable[[], object]] = {OURS: read, **{who: partial(read_padded, who) for who in peers}}
     times = in_turn({who: finished(each, device) for who, each in work.items()}, rounds=1 if quick else ROUNDS)
     rates = {who: [len(sequences) / seconds for seconds in each] for who, each in times.items()}
-    return rounds_of(rates, peers=forward_names(precision), unit="texts/s")
+    return rounds_of(rates, peers=forward_names(work, precision), unit="texts/s")
 
 
 def two_processes() -> dict[str, Any]:

