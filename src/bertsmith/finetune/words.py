@@ -101,6 +101,7 @@ def train_states(
     train: Sequence[Any],
     held: Tensor | None,
     dev: Sequence[Any] | None,
+    strengths: Sequence[float] = STRENGTHS,
     *,
     folds: Sequence[int] = (),
 ) -> tuple[Words, Fit]:
@@ -113,7 +114,7 @@ def train_states(
     # 各维的尺度差别很大：标准化之后同一个惩罚对谁都公平；宽度再多，也只当一个整体来罚
     mean, spread = vectors.mean(0), vectors.std(0, correction=0) * len(vectors[0]) ** 0.5 + 1e-6
     scaled = [None if one is None else ((one - mean) / spread).numpy() for one in (vectors, held)]
-    weights, bias, fit = _learned(task, scaled[0], train, scaled[1], dev, folds, STRENGTHS)
+    weights, bias, fit = _learned(task, scaled[0], train, scaled[1], dev, folds, strengths)
     weights /= spread.numpy()[:, None]
     bias = (bias - mean.numpy() @ weights).astype(np.float32)
     none = Words.none(problem, labels)

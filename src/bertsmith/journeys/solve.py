@@ -3,6 +3,8 @@
     majority    the commonest class, or the mean
     words       a linear model over n-grams, or a chain over tags (`finetune.words`): seconds
     frozen      a linear model over frozen states of each given encoder (Devlin et al. 2019, §5.3): one pass over texts
+    contrastive of few texts with classes: the same over an encoder in which texts of one class were pulled together
+                and others apart (Tunstall et al. 2022, §3)
     fine-tuned  the encoder whose features did best; and one that learned from the text: the same encoder adapted to it
                 where it is of use, else one from nothing
     together    the outputs of words and of the best encoder, with weights that dev chose
@@ -49,7 +51,7 @@ from bertsmith.finetune.reading import FilesRead, noted
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks import load_task, save_task
-from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
+from bertsmith.finetune.tasks.classify import ClassificationOptions, ClassificationTask, TextTask
 from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation, OutputsTask, fingerprints, leaks
@@ -62,6 +64,7 @@ from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.linear import LinearPipeline, Mix, read_words
 from bertsmith.inference.pipeline import require_pairs
 from bertsmith.inference.task_file import TASK_FILE, stated_length
+from bertsmith.inference.words import Words
 from bertsmith.journeys.adapt import adapt
 from bertsmith.journeys.labelled import SHAPES, LabelledRows, can_score, read_rows
 from bertsmith.journeys.more_labels import FEWEST as LEAST_OF_CURVE
@@ -84,6 +87,10 @@ SUGGESTED = ("classify", "multilabel", "answer", "choose")
 """Those whose predictions have probabilities, by which rows to label next are chosen."""
 LABEL_NEXT = "label_next.csv"
 
+CONTRASTIVE = FineTuningSettings(batch_size=8, learning_rate=1e-4)
+"""How texts of a class are pulled together; chosen on SST-2's dev file, as is how often."""
+PULLED = 320
+"""Texts of a class that are pulled together, each 3 to 5 times."""
 STEPS = 1200
 """Steps of fine-tuning that few labels get, in at most 20 epochs; many labels get three epochs, as in the paper."""
 MOST_STATES = 250_000_000
@@ -273,6 +280,7 @@ class _Job:
         best = self._best([name for name in self.outputs if name.startswith("frozen ")])
         for called in self.models:
             if best in ("", f"frozen {called}"):
+                self._contrastive(called)
                 self._encoder(f"fine-tuned {called}", called)
                 continue
             # 特征已经输得超出偶然：调它只会占掉赢家的时间
@@ -337,6 +345,8 @@ class _Job:
             found = replace(found, seconds=round(max(found.seconds, time.monotonic() - begun), 2))
             self.notes.tries[name] = found
             self._keep()
+            for part in set(self.folds):
+                shutil.rmtree(_of_part(path, part), ignore_errors=True)
             self._tell(found)
         if (path / "dev.npy").exists():
             self.outputs[name] = torch.from_numpy(np.load(path / "dev.npy", allow_pickle=False))
@@ -370,21 +380,12 @@ class _Job:
 
     def _frozen(self, called: str) -> None:
         """Trains a linear model over the states of an encoder, which are of whole texts."""
-        task, name, start = self.task, f"frozen {called}", self.models[called]
+        task, name = self.task, f"frozen {called}"
         if not isinstance(task, TextTask):
             return
 
         def work(path: Path) -> Try:
-            config = ModelConfig.load(start)
-            if task.paired:
-                require_pairs(config, "pairs of texts")
-            pooling: Pooling = "last-four" if config.num_hidden_layers >= 4 else "mean"
-            model, tokenizer = Backbone.from_pretrained(start, need_pooler=False), load_tokenizer(start)
-            length = stated_length(model_folder(start))
-            encoder = Embed(model, tokenizer, InferenceConfig(best_device(), max_length=length), pooling=pooling)
-
-            def states(examples: Sequence[Any]) -> Tensor:
-                return sequence_rows(encoder, *task.columns(examples), READS[pooling], encoder.width())
+            states = _States(task, self.models[called])
 
             def fitting() -> Plan | None:
                 few = self._rows(min(len(self.train), TIMED_ROWS))
@@ -392,7 +393,7 @@ class _Job:
                 states(few)
                 each = (time.monotonic() - begun) / len(few)
                 rows = int(self.left / each) - (0 if self.folds else len(self.dev))
-                count = min(len(self.train), rows, MOST_STATES // encoder.width())
+                count = min(len(self.train), rows, MOST_STATES // states.width)
                 least = len(self.train) if self.folds else LEAST_ROWS * len(self.train)
                 return Plan(count, 1) if count >= least else None
 
@@ -401,15 +402,53 @@ class _Job:
                 return Try(name, note=TOO_LATE)
             rows = self._rows(plan.rows)
             held, dev = (None, None) if self.folds else (states(self.dev), self.dev)
-            words, fit = train_states(task, pooling, states(rows), rows, held, dev, folds=self.folds)
-            with atomic_path(path / "model") as made:
-                model.save_pretrained(made)
-                tokenizer.save(made, model_max_length=config.position_limit)
-                copy_sentence_files(model_folder(start), made)
-                words.save(made)
-                save_task(task, made, length)
-            note = f"strength {fit.strength:g}, {pooling}{self._some(plan)}"
+            words, fit = train_states(task, states.pooling, states(rows), rows, held, dev, folds=self.folds)
+            states.save(path / "model", words)
+            note = f"strength {fit.strength:g}, {states.pooling}{self._some(plan)}"
             return self._measured(name, path, path / "model", note, fit.outputs)
+
+        self._do(name, work)
+
+    def _contrastive(self, called: str) -> None:
+        """Pulls texts of one class together and others apart, then trains a linear model over their states."""
+        task, name = self.task, f"contrastive {called}"
+        # 一批里的每一对都是一个例子：几十条标签就有上千对可学，而分类头只有几十条
+        if not (self.folds and isinstance(task, ClassificationTask)) or task.paired:
+            return
+        self.tuned[name] = called
+
+        def work(path: Path) -> Try:
+            times = max(3, min(5, PULLED // len(self.train)))
+            settings = replace(CONTRASTIVE, epochs=times, seed=self.options.seed)
+            pulling = EmbeddingTask.of(self.train)
+            plan = self._planned(name, lambda: self._fitting(pulling, self.models[called], settings))
+            if plan is None or plan.epochs < times:
+                return Try(name, note=TOO_LATE)
+            strengths = []
+
+            def pulled(rows: Sequence[Any], place: Path) -> _States:
+                # 每轮都要存一次权重，比这几步还久：把几轮并作一轮
+                once = replace(settings, epochs=1)
+                fine_tune(pulling, self.models[called], [*rows] * times, rows, place, once, device=best_device())
+                return _States(task, place / "model", pulling.starting_from(place / "model").pooling)
+
+            def learned(learn: Sequence[Any], own: Sequence[Any], place: Path) -> Tensor:
+                states = pulled(learn, place)
+                _, fit = train_states(task, states.pooling, states(learn), learn, states(own), own)
+                strengths.append(fit.strength)
+                return fit.outputs
+
+            outputs = self._by_folds(path, learned)
+            assert outputs is not None
+            states = pulled(self.train, path / "pulled")
+            # 强度取各份所选的几何平均：在学过的文本上再选，总会选得太弱
+            strength = float(np.exp(np.log(strengths).mean()))
+            given = (task, states.pooling, states(self.train), self.train, None, None, [strength])
+            words, _ = train_states(*given, folds=self.folds)
+            states.save(path / "model", words)
+            shutil.rmtree(path / "pulled")
+            note = f"each text {times} times, strength {strength:.2g}, {states.pooling}"
+            return self._measured(name, path, path / "model", note, outputs)
 
         self._do(name, work)
 
@@ -439,8 +478,10 @@ class _Job:
         self.tuned[name] = called
 
         def work(path: Path) -> Try:
+            batch_size = self.task.spec.batch_size
             settings = FineTuningSettings(
-                batch_size=self.task.spec.batch_size,
+                epochs=max(3, min(20, -(-STEPS * batch_size // len(self.train)))),
+                batch_size=batch_size,
                 learning_rate=usual_rate(self.task.name, start, None),
                 seed=self.options.seed + seed,
             )
@@ -448,41 +489,52 @@ class _Job:
             # 已经学过这些标签的编码器，例子再少也值得试
             if few and self.task.fresh_because(model_folder(start), settings):
                 return Try(name, note=f"not tried: {len(self.train)} rows are too few for it")
-            plan = self._planned(name, lambda: self._fitting(start, settings))
+            plan = self._planned(name, lambda: self._fitting(self.task, start, settings))
             if plan is None:
                 return Try(name, note=TOO_LATE)
             settings = replace(settings, epochs=plan.epochs)
             how: dict[str, Any] = {"console": self.shown, "device": best_device()}
-            parts = [np.flatnonzero(np.asarray(self.folds) == part) for part in sorted(set(self.folds))]
-            places = [path.with_name(f"{path.name}-{number}") for number in range(len(parts))]
-            best, outputs, seconds = [], [], 0.0
-            for part, place in zip(parts, places, strict=True):
-                held = set(part.tolist())
-                learn = [one for number, one in enumerate(self.train) if number not in held]
-                own = [self.train[number] for number in part]
-                result = fine_tune(self.task, start, learn, own, place, settings, **how)
-                best.append(result.epoch)
-                seconds += result.seconds
-                outputs.append(self._outputs(place / "model", own))
-                if len(outputs) == 1 and not self._gains(own, part, outputs[0], frozen):
-                    # 六次训练太贵：第一份都赢不了冻结的特征，就到此为止
-                    shutil.rmtree(place)
-                    return Try(name, note=f"stopped: no better than {frozen} on the first of {len(parts)} parts")
-            if parts:
+            results = []
+
+            def learned(learn: Sequence[Any], own: Sequence[Any], place: Path) -> Tensor:
+                results.append(fine_tune(self.task, start, learn, own, place, settings, **how))
+                return self._outputs(place / "model", own)
+
+            told = None
+            if self.folds:
+                # 六次训练太贵：第一份都赢不了冻结的特征，就到此为止
+                told = self._by_folds(path, learned, frozen)
+                if told is None:
+                    return Try(
+                        name, note=f"stopped: no better than {frozen} on the first of {len(set(self.folds))} parts"
+                    )
                 # 全部数据上再训一次：没有留出的部分来选轮数，用各折选出的平均
-                settings = replace(settings, epochs=max(1, round(float(np.mean(best)))))
-            result = fine_tune(self.task, start, self._rows(plan.rows), self.dev, path, settings, **how)
-            if parts:
-                told = in_order(torch.cat(outputs), self.task.rows(self.train), self.folds)
-            else:
+                settings = replace(settings, epochs=max(1, round(float(np.mean([one.epoch for one in results])))))
+            results.append(fine_tune(self.task, start, self._rows(plan.rows), self.dev, path, settings, **how))
+            if told is None:
                 told = self._outputs(path / "model", self.dev)
-            note = f"epoch {result.epoch} of {settings.epochs}{self._some(plan)}"
+            note = f"epoch {results[-1].epoch} of {settings.epochs}{self._some(plan)}"
             found = self._measured(name, path, path / "model", note, told)
-            for place in places:
-                shutil.rmtree(place)
-            return replace(found, seconds=seconds + result.seconds)
+            return replace(found, seconds=sum(one.seconds for one in results))
 
         self._do(name, work)
+
+    def _by_folds(
+        self, path: Path, learned: Callable[[Sequence[Any], Sequence[Any], Path], Tensor], against: str = ""
+    ) -> Tensor | None:
+        """Returns outputs for each row by what learned from the other parts; None where the first is not ahead.
+
+        `learned` trains on the first rows in a folder, and returns outputs for the second; `against` is the method that
+        must be beaten on the first part.
+        """
+        folds, outputs = np.asarray(self.folds), []
+        for number in np.unique(folds):
+            part = np.flatnonzero(folds == number)
+            learn, own = ([self.train[n] for n in one] for one in (np.flatnonzero(folds != number), part))
+            outputs.append(learned(learn, own, _of_part(path, number)))
+            if len(outputs) == 1 and not self._gains(own, part, outputs[0], against):
+                return None
+        return in_order(torch.cat(outputs), self.task.rows(self.train), folds)
 
     def _gains(self, examples: Sequence[Any], part: Any, outputs: Tensor, other: str) -> bool:
         """Tells whether outputs for a part score better than another method did; True where that has not run."""
@@ -513,18 +565,17 @@ class _Job:
             self._keep()
         return self.notes.plans.get(name)
 
-    def _fitting(self, start: str | Path, settings: FineTuningSettings) -> Plan | None:
-        """Times a few steps, and returns how many rows and epochs fit into the time."""
+    def _fitting(self, task: OutputsTask[Any, Any], start: str | Path, settings: FineTuningSettings) -> Plan | None:
+        """Times a few steps, and returns how many rows and epochs fit into the time, at most those of the settings."""
         count = len(self.train)
-        epochs = max(3, min(20, -(-STEPS * settings.batch_size // count)))
         with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
             few = self._rows(min(count, TIMED_ROWS))
-            if not can_score(self.task, few):
+            if not can_score(task, few):
                 # 稀有的类可能一行也没抽到，试跑就会被拒：补上一行
-                few += next(([one] for one in self.train if can_score(self.task, [*few, one])), [])
+                few += next(([one] for one in self.train if can_score(task, [*few, one])), [])
             begun = time.monotonic()
             quick = replace(settings, epochs=1)
-            seconds = fine_tune(self.task, start, few, few, place, quick, device=best_device()).seconds
+            seconds = fine_tune(task, start, few, few, place, quick, device=best_device()).seconds
             # 试跑与正式的各载入、保存一次
             left = self.left - 2 * (time.monotonic() - begun - seconds)
         # 每轮还要在 dev 上评一次分，一行约为训练的三分之一
@@ -532,7 +583,7 @@ class _Job:
         if self.folds:
             left /= len(set(self.folds)) + 1
         if left >= (epoch := each * count + scoring):
-            return Plan(count, min(epochs, int(left / epoch)))
+            return Plan(count, min(settings.epochs, int(left / epoch)))
         rows = int((left - scoring) / each)
         return Plan(rows, 1) if rows >= LEAST_ROWS * count and not self.folds else None
 
@@ -745,9 +796,42 @@ class _VectorJob(_Job):
         return task, task.told(None, self.outputs[best], self.dev), self._speed(load_pipeline("embed", made))
 
 
+class _States:
+    """What the layers of an encoder hold of texts: the features of a linear model."""
+
+    def __init__(self, task: TextTask[Any, Any], start: str | Path, pooling: Pooling | None = None) -> None:
+        config = ModelConfig.load(start)
+        if task.paired:
+            require_pairs(config, "pairs of texts")
+        self._task, self._start, self._length = task, model_folder(start), stated_length(model_folder(start))
+        self.pooling: Pooling = pooling or ("last-four" if config.num_hidden_layers >= 4 else "mean")
+        self._model, self._tokenizer = Backbone.from_pretrained(start, need_pooler=False), load_tokenizer(start)
+        inference = InferenceConfig(best_device(), max_length=self._length)
+        self._encoder = Embed(self._model, self._tokenizer, inference, pooling=self.pooling)
+        self.width = self._encoder.width()
+
+    def __call__(self, examples: Sequence[Any]) -> Tensor:
+        """Returns the states [N, W] of texts."""
+        return sequence_rows(self._encoder, *self._task.columns(examples), READS[self.pooling], self.width)
+
+    def save(self, folder: Path, words: Words) -> None:
+        """Writes the encoder and the linear model over its states as a folder that predicts."""
+        with atomic_path(folder) as made:
+            self._model.save_pretrained(made)
+            self._tokenizer.save(made, model_max_length=self._model.config.position_limit)
+            copy_sentence_files(self._start, made)
+            words.save(made)
+            save_task(self._task, made, self._length)
+
+
 def _size(folder: Path) -> int:
     """Returns the bytes of a model folder."""
     return sum(file.stat().st_size for file in folder.iterdir() if file.is_file() and file.suffix != ".npy")
+
+
+def _of_part(path: Path, part: int) -> Path:
+    """Returns where a method keeps what learned from all parts but one."""
+    return path.with_name(f"{path.name}-{part}")
 
 
 def _file_name(name: str) -> str:
