@@ -164,17 +164,18 @@ def test_few_labels_are_held_out_in_turn(encoder, tmp_path, monkeypatch):
     ]
     # 标签是抽签得来的，谁赢全凭运气：照样比，但总算作没有赢
     gains = journey._Job._gains
-    monkeypatch.setattr(journey._Job, "_gains", lambda *asked: gains(*asked) and False)
+    monkeypatch.setattr(journey._Job, "_gains", lambda *asked: gains(*asked) and not asked[-1])
     found = bertsmith.solve(rows, tmp_path / "out", model=encoder, minutes=5.0)
     split = json.loads((tmp_path / "out/split.json").read_text())
     assert sorted(set(split["folds"])) == [0, 1, 2, 3, 4]
-    assert [one.name for one in found.details.tries][:4] == [
+    assert [one.name for one in found.details.tries][:5] == [
         "majority",
         "words",
         "frozen encoder",
+        "contrastive encoder",
         "fine-tuned encoder",
     ]
-    tuned = found.details.tries[3]
+    tuned = found.details.tries[4]
     assert (tuned.score, tuned.note) == (None, "stopped: no better than frozen encoder on the first of 5 parts")
     # 没学过的折上猜不中，学过的行上却能背出来
     words = np.load(tmp_path / "out/parts/words/dev.npy").argmax(1)
@@ -183,8 +184,52 @@ def test_few_labels_are_held_out_in_turn(encoder, tmp_path, monkeypatch):
     assert found.details.dev.metrics["accuracy"] < 0.75
     assert found.details.test is None
     left = {path.name for path in (tmp_path / "out/parts").iterdir()}
-    assert left == {"frozen-encoder", "words"}
+    assert left == {"contrastive-encoder", "frozen-encoder", "words"}
     assert "held out in turn" in found.report.read_text()
+
+
+def test_texts_of_a_class_are_pulled_together_where_labels_are_few(encoder, tmp_path):
+    """The linear model reads the states of the tuned encoder; what is told of a row comes from the other rows alone."""
+    rows = rows_of(60, 0, noise=0.0)
+    found = bertsmith.solve(rows, tmp_path / "out", model=encoder, minutes=5.0)
+    part = tmp_path / "out/parts/contrastive-encoder"
+    tried = next(one for one in found.details.tries if one.name == "contrastive encoder")
+    assert re.fullmatch(r"each text 5 times, strength [\d.]+, mean", tried.note)
+    assert {path.name for path in part.iterdir()} == {"dev.npy", "model"}
+    texts, labels = [row["text"] for row in rows], np.array([row["label"] for row in rows])
+
+    def apart(folder):
+        """Returns how much more alike texts of one class are than texts of two."""
+        vectors = load_pipeline("embed", folder)(texts)
+        same = labels[:, None] == labels
+        np.fill_diagonal(same, False)
+        cosines = vectors @ vectors.T
+        return cosines[same].mean() - cosines[labels[:, None] != labels].mean()
+
+    assert apart(part / "model") > apart(encoder) + 0.1
+    held = np.load(part / "dev.npy")
+    final = load_pipeline("classify", part / "model").logits(texts, None).numpy()
+    kept = read_words(part / "model", Words)
+    states = load_pipeline("embed", part / "model")(texts, normalize=False)
+    np.testing.assert_allclose(final, states @ kept.states + kept.states_bias, atol=2e-2)
+    # 留出的答案不是最后那个模型的：它学过全部的行
+    assert held.shape == final.shape
+    assert not np.allclose(held, final, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(
+            [{"sentence1": row["text"], "sentence2": "a book", "label": row["label"]} for row in rows_of(60, 0)],
+            id="pairs",
+        ),
+        pytest.param([{"text": row["text"], "labels": [row["label"]]} for row in rows_of(60, 0)], id="several labels"),
+    ],
+)
+def test_what_has_no_classes_of_single_texts_is_not_pulled_together(rows, encoder, tmp_path):
+    found = bertsmith.solve(rows, tmp_path / "out", model=encoder, minutes=0.5)
+    assert not any(one.name.startswith("contrastive") for one in found.details.tries)
 
 
 def test_an_encoder_is_tuned_on_all_rows_where_its_folds_say_so(encoder, tmp_path, monkeypatch):

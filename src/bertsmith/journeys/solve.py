@@ -447,7 +447,7 @@ class _Job:
             words, _ = train_states(*given, folds=self.folds)
             states.save(path / "model", words)
             shutil.rmtree(path / "pulled")
-            note = f"each text {times} times, strength {strength:.2g}, {states.pooling}"
+            note = f"each text {times} times, strength {strength:.3g}, {states.pooling}"
             return self._measured(name, path, path / "model", note, outputs)
 
         self._do(name, work)
