@@ -274,6 +274,7 @@ PHRASES = (
     (r"a batch of (\S+)", r"取一批 \1"),
     (r"first batch at step ([\d,]+)", r"第 \1 步的第一批"),
     (r"at step (\d+)", r"第 \1 步"),
+    (r"(\d+) at once", r"每批 \1"),
     (r"([\d,]+) rows of CSV", r"\1 行 CSV"),
     (r"quickstart on ([\d.]+) MB of English", r"在 \1 MB 英文上 quickstart"),
     (r"(\d+) minutes of the expert", r"专家写法的 \1 分钟"),

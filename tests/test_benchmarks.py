@@ -65,7 +65,7 @@ def test_a_line_is_older_where_code_changed_not_where_words_did(tables):
 
 KEPT = re.compile(
     "(bert|roberta|albert|electra|distilbert|modernbert|mini|tiny|small|base|large|float\\d*|bf16|int8|avx\\w*|amx\\w*|torch|cpu"
-    "|transformers|eager|gensim|skip|gram|cbow|auto|openvino|onnxruntime|tokie|mrr|recall|nat|tfidf|bertsmith|setfit|solve"
+    "|transformers|eager|sdpa|gensim|skip|gram|cbow|auto|openvino|onnxruntime|tokie|mrr|recall|nat|tfidf|bertsmith|setfit|solve"
     "|[0-9a-f]{7,12}|crfsuite|sst2|stsb|wnut17|chnsenticorp|xquad|quickstart|lora|bottleneck|mlm\\w*|nsp_token)"
 )
 """What is called alike in both languages: models, tasks, libraries, instructions."""
