@@ -44,8 +44,9 @@ def typed(page, place, text):
 
 
 def bars_of(page, place):
-    names, values = page.locator(f"{place} .bar .name"), page.locator(f"{place} .bar .value")
-    return list(zip(names.all_inner_texts(), values.all_inner_texts(), strict=True))
+    # 一次读完：分两次读，中间页面可能又画了一遍
+    read = "bars => bars.map(bar => ['.name', '.value'].map(part => bar.querySelector(part).innerText))"
+    return [tuple(pair) for pair in page.locator(f"{place} .bar").evaluate_all(read)]
 
 
 def shares_of(found):
