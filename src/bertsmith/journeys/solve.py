@@ -424,7 +424,8 @@ class _Job:
                 return Try(name, note=f"not tried: {len(self.train)} rows are too few for it")
             times = max(3, min(5, PULLED // len(self.train)))
             settings = replace(CONTRASTIVE, epochs=times, seed=self.options.seed)
-            pulling = EmbeddingTask.of(self.train)
+            # 特征读的是文本本身，调的时候也不加文件夹里的提示词
+            pulling = EmbeddingTask.of(self.train, query_prompt="", passage_prompt="")
             plan = self._planned(name, lambda: self._fitting(pulling, self.models[called], settings))
             if plan is None or plan.epochs < times:
                 return Try(name, note=TOO_LATE)
