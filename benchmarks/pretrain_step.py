@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import shutil
 import statistics
 import tempfile
@@ -34,6 +35,7 @@ import transformers
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.cli import ENVIRONMENT
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.kernels.matmul import measure_matmul_flops
 from bertsmith.model import ModelForPreTraining, family_named
@@ -97,6 +99,9 @@ def main() -> None:
     parser.add_argument("--precision", choices=PRECISIONS, help="one instead of all that the processor multiplies")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: compiling takes minutes")
     options = parser.parse_args()
+    # 各方都在命令行所设的环境里：比的是一步，不是分配器的设置
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

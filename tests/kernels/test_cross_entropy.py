@@ -18,16 +18,18 @@ def example(rows, classes, dtype=torch.float32):
     return logits, labels
 
 
-@pytest.mark.parametrize("chunk", [1, 100, 2**20])
+@pytest.mark.parametrize(("chunk", "cached"), [(1, 1), (100, 2**20), (2**20, 100)])
 @pytest.mark.parametrize(("rows", "classes"), [(1, 2), (7, 50), (64, 33)])
-def test_it_equals_torch(rows, classes, chunk, monkeypatch):
+def test_it_equals_torch(rows, classes, chunk, cached, monkeypatch):
     monkeypatch.setitem(module._CHUNK, "cpu", chunk)
+    monkeypatch.setitem(module._CACHED, "cpu", cached)
     logits, labels = example(rows, classes)
     expected = F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
     (gradient,) = torch.autograd.grad(expected / 3, logits)
-    found = cross_entropy(logits, labels)
-    (found.loss / 3).backward()
-    torch.testing.assert_close(found.loss, expected)
+    found = cross_entropy(logits, labels, divisor=3)
+    found.loss.backward()
+    torch.testing.assert_close(found.nats, expected)
+    torch.testing.assert_close(found.loss, expected / 3)
     torch.testing.assert_close(logits.grad, gradient)
     assert int(found.hits) == int((logits.argmax(-1) == labels).sum())
 
@@ -53,6 +55,31 @@ def test_without_a_label_the_loss_is_zero_and_so_is_its_gradient():
     assert float(cross_entropy(torch.empty(0, 5), torch.empty(0, dtype=torch.int64)).loss) == 0.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_of_equal_scores_the_first_class_is_the_guess(dtype):
+    """bf16 rounds the best scores of a trained model to the same number; all of them would count as hits otherwise."""
+    logits = torch.tensor([[2.0, 2.0, 1.0]] * 3 + [[0.0, 0.0, 0.0]], dtype=dtype)
+    assert int(cross_entropy(logits, torch.tensor([0, 1, 2, 1])).hits) == 1
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+@pytest.mark.parametrize("divisor", [7, torch.tensor(7.0, dtype=torch.float64)])
+def test_what_the_loss_is_divided_and_multiplied_by_reaches_every_gradient(factor, divisor):
+    inputs, labels = decoder(9, 37)
+    wanted = torch.autograd.grad(factor * F.cross_entropy(F.linear(*inputs), labels, reduction="sum") / 7, inputs)
+    found = cross_entropy(PieceScores(*inputs), labels, divisor=divisor).loss
+    assert found.dtype == torch.float32
+    for ours, expected in zip(torch.autograd.grad(factor * found, inputs), wanted, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_without_a_masked_piece_every_weight_has_a_gradient_of_zero():
+    inputs, labels = decoder(0, 37)
+    gradients = torch.autograd.grad(cross_entropy(PieceScores(*inputs), labels).loss, inputs)
+    assert [each.shape for each in gradients] == [each.shape for each in inputs]
+    assert not any(each.any() for each in gradients)
+
+
 def test_huge_and_damaged_logits():
     """A score of 10,000 is no overflow; a NaN stays one, so that the trainer can see it."""
     labels = torch.tensor([0, 1])
@@ -71,10 +98,11 @@ def decoder(rows, classes, dtype=torch.float32, width=8):
 
 
 @pytest.mark.parametrize("rows", [1, 7, 300])
-@pytest.mark.parametrize("chunk", [1, 5_000, 2**20])
-def test_a_decoder_and_its_loss_in_one_pass_equal_the_two_in_turn(rows, chunk, monkeypatch):
-    """With chunks of 128 rows and of all, the last one smaller."""
+@pytest.mark.parametrize(("chunk", "cached"), [(1, 1), (5_000, 500), (2**20, 2**20)])
+def test_a_decoder_and_its_loss_in_one_pass_equal_the_two_in_turn(rows, chunk, cached, monkeypatch):
+    """With chunks of one row, of some, the last one smaller, and of all."""
     monkeypatch.setitem(module._CHUNK, "cpu", chunk)
+    monkeypatch.setitem(module._CACHED, "cpu", cached)
     inputs, labels = decoder(rows, 37)
     expected = F.cross_entropy(F.linear(*inputs), labels, ignore_index=-100, reduction="sum")
     gradients = torch.autograd.grad(expected / 3, inputs)

@@ -60,12 +60,12 @@ class LossTerm(nn.Module):
                 mean over the batch. None where this is all.
         """
         count = figure((labels != NO_LABEL).sum())
-        # 先求和再除：一批中没有任何标签时损失为 0，而不是 NaN
-        loss, hits = cross_entropy(scores, labels)
-        sums = {f"{self.name}_loss": (figure(loss), count), f"{self.name}_accuracy": (figure(hits), count)}
         labelled = count if total is None else total
+        # 一批中没有任何标签时损失为 0，而不是 NaN
         divisor = labelled.clamp(min=1) if isinstance(labelled, Tensor) else max(1, labelled)
-        return LossOutput((loss / divisor).float(), sums)
+        loss, nats, hits = cross_entropy(scores, labels, divisor=divisor)
+        sums = {f"{self.name}_loss": (figure(nats), count), f"{self.name}_accuracy": (figure(hits), count)}
+        return LossOutput(loss, sums)
 
 
 # 双向编码器若预测每个词，词会通过上层“看见自己”；只预测被遮住的 15%，左右两边的上下文才能同时用上
