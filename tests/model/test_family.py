@@ -26,10 +26,12 @@ def test_the_states_of_chosen_tokens_are_those_among_all(family, checkpointing):
     batch = RaggedBatch.from_sequences([[1, 7, 8, 9, 2], [1, 5, 2], [1, 3, 4, 6, 2]])
     places, rows = torch.tensor([9, 2, 6]), []
     model.encoder.blocks[-1].output.register_forward_hook(lambda *called: rows.append(len(called[-1])))
-    torch.testing.assert_close(model.states_at(batch, places), model(batch).hidden_states[places])
-    # 最后一层的前馈只算要读的三个位置；ALBERT 的一块跑三次
-    assert rows == ([13, 13, 3, 13, 13, 13] if family == "albert" else [3, 13])
-    model.states_at(batch, places).sum().backward()
+    found, whole = model(batch, places=places), model(batch)
+    torch.testing.assert_close(found.hidden_states, whole.hidden_states[places])
+    torch.testing.assert_close(found.cls, whole.cls)
+    # 最后一层的前馈只算要读的三个位置和三条序列的摘要；ALBERT 的一块跑三次
+    assert rows == ([13, 13, 6, 13, 13, 13] if family == "albert" else [6, 13])
+    model(batch, places=places).hidden_states.sum().backward()
     assert model.embedding.word.weight.grad is not None
 
 

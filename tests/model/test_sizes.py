@@ -63,8 +63,8 @@ def built(size, num_sequences, length, vocab_size, *, dtype=torch.float32, **ove
     return model, batch, BatchCosts(config, num_sequences, length)
 
 
-def training_loss(model, batch, costs):
-    output = model.train()(batch, torch.arange(costs.num_masked))
+def training_loss(model, batch, costs, *, need_states=False):
+    output = model.train()(batch, torch.arange(costs.num_masked), need_states=need_states)
     masked_lm = MaskedLMLoss()(output.mlm_logits, torch.ones(costs.num_masked, dtype=torch.int64))
     next_sentence = NSPLoss()(output.nsp_logits, torch.zeros(costs.batch_size, dtype=torch.int64))
     return masked_lm.loss + next_sentence.loss
@@ -114,7 +114,7 @@ def saved_bytes(model, batch, costs):
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         # the loss holds the graph, and with it what was saved
-        loss = training_loss(model, batch, costs)
+        loss = training_loss(model, batch, costs, need_states=True)
     assert loss.requires_grad
     return sum(storage.nbytes() for address, storage in kept.items() if address not in parameters)
 

@@ -66,6 +66,28 @@ def test_every_combination_learns(village_small, objective, masking):
 
 
 @pytest.mark.parametrize(("objective", "masking"), COMBINATIONS, ids=str)
+def test_the_last_block_computes_only_what_is_read_and_changes_nothing(village_small, objective, masking):
+    measured, stream_of, model = make(village_small, objective, masking)
+    batch, computed = next(stream_of()), []
+    model = model.generator if objective == "rtd" else model
+    block = model.backbone.encoder.blocks[-1].output
+    block.register_forward_hook(lambda *called: computed.append(len(called[-1])))
+    tokens, masked = batch.tokens, batch.masked_positions
+    if objective == "rtd":
+        read, whole = model(tokens, masked), model(tokens)[masked]
+    else:
+        outputs = measured.run(model, batch), measured.run(model, batch, need_states=True)
+        read, whole = (measured.measure(output, batch).loss for output in outputs)
+    torch.testing.assert_close(read, whole)
+    for ours, theirs in zip(
+        *(torch.autograd.grad(one.sum(), [*model.parameters()]) for one in (read, whole)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    few = tokens.num_tokens if masking.kind == "span" else len(masked) + tokens.num_sequences
+    assert computed == [few, tokens.num_tokens]
+
+
+@pytest.mark.parametrize(("objective", "masking"), COMBINATIONS, ids=str)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_the_losses_and_gradients_of_the_ranks_add_up_to_one_process(village_small, objective, masking, world_size):
     measured, stream_of, model = make(village_small, objective, masking)

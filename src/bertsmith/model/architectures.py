@@ -137,16 +137,23 @@ class ModelForPreTraining(TaskModel):
         masked_positions: Tensor | None = None,
         *,
         masked_spans: Tensor | None = None,
+        need_states: bool = True,
     ) -> PreTrainingOutput:
         """Predicts the masked pieces, and whether B follows A.
 
         Args:
             masked_positions: [M] int64 indices into the T tokens; None is every token.
             masked_spans: [M, 3] int64, as `SpanBoundaryHead` takes them; None leaves that head out.
+            need_states: False leaves the states of other tokens than the masked ones and `[CLS]` out of `encoded`,
+                where there are no spans: the last block then computes a sixth of what it would.
         """
-        output = self.backbone(batch)
+        # 最后一层之后只读被遮的词片和 [CLS]：其余六分之五的位置不必再过它的前馈层
+        places = masked_positions if masked_spans is None and not need_states else None
+        output = self.backbone(batch, places=places)
         states, embedding = output.hidden_states, self.backbone.embedding.word.weight
-        mlm = self.masked_lm.decode(self.masked_lm.transformed(_select(states, masked_positions)), embedding)
+        # 只取被掩码的位置再做词表投影：其余 85% 的 logits 没有人看
+        masked = states if masked_positions is None or places is not None else states.index_select(0, masked_positions)
+        mlm = self.masked_lm.decode(self.masked_lm.transformed(masked), embedding)
         sbo = None
         if self.span_boundary is not None and masked_spans is not None:
             # 跨度边界头与 MLM 共用解码矩阵：两个目标训练同一张词嵌入表
@@ -175,7 +182,7 @@ class ModelForMaskedLM(TaskModel):
 
     def forward(self, batch: RaggedBatch, masked_positions: Tensor | None = None) -> Tensor:
         """Returns logits [M, V] of the pieces at `masked_positions` [M], indices into the T tokens, or of all T."""
-        states = _select(self.backbone(batch).hidden_states, masked_positions)
+        states = self.backbone(batch, places=masked_positions).hidden_states
         logits: Tensor = self.masked_lm(states, self.backbone.embedding.word.weight)
         return logits
 
@@ -288,9 +295,3 @@ def load_any(folder: str | Path) -> PretrainedModel:
             " the class you want"
         )
     return known[name].from_pretrained(folder)
-
-
-def _select(states: Tensor, positions: Tensor | None) -> Tensor:
-    """Returns [M, H], the states at some positions of [T, H]; all of them where there are none."""
-    # 只取被掩码的位置再做词表投影：其余 85% 的 logits 没有人看
-    return states if positions is None else states.index_select(0, positions)

@@ -106,7 +106,8 @@ class MultiHeadSelfAttention(nn.Module):
         # 缩放 1/sqrt(D)：否则 D 较大时点积方差为 D，softmax 会饱和、梯度消失
         scores = query @ (key * self.head_size**-0.5).transpose(-1, -2)  # [N, A, S, S]
         if hidden_keys is not None:
-            scores = scores.masked_fill(hidden_keys, -torch.inf)
+            # 加上 0 或负无穷，而不是填：反向里加法原样传回 [S, S] 的梯度，不必再抄一遍
+            scores += torch.zeros_like(hidden_keys, dtype=scores.dtype).masked_fill(hidden_keys, -torch.inf)
         # CPU 的 bf16 softmax 在内部以 float32 累加，只有结果舍入为 bf16
         probabilities: Tensor = self.dropout(scores.softmax(dim=-1))
         return probabilities @ value

@@ -182,7 +182,7 @@ class BackboneOutput:
     """What a backbone returns.
 
     Attributes:
-        hidden_states: [T, H], the last layer's state of every token.
+        hidden_states: [T, H], the last layer's state of every token; or [M, H], of those asked for.
         cls: [N, H], the last layer's state of each `[CLS]`.
         pooler_output: [N, H] as `pooled`, or None where the model was built without a pooler.
         layers: L+1 tensors [T, H], embeddings first, when asked for.
@@ -241,11 +241,6 @@ class Backbone(PretrainedModel):
     def backbone(self) -> Backbone:  # type: ignore[override]
         """Itself: so that every model has its backbone under this name."""
         return self
-
-    def states_at(self, batch: RaggedBatch, places: Tensor) -> Tensor:
-        """Returns [M, H], the last layer's states of the tokens at `places` [M]; the last block computes no others."""
-        states: Tensor = self.encoder(self.embedding(batch), batch, mask=self.config.mask, places=places).states
-        return states
 
     def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
         """Returns the states of the last layer, and the pooled ones where there is a pooler."""

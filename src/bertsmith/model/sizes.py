@@ -59,6 +59,7 @@ class MatmulWeights:
             None where it reads the whole text.
         pooler: read for each sequence, as `next_sentence` is.
         masked_lm: read for each masked position, the decoder included, tied or not.
+        last: those of the last block behind its attention, read for the tokens alone whose states are wanted.
     """
 
     encoder: int
@@ -66,6 +67,7 @@ class MatmulWeights:
     pooler: int
     masked_lm: int
     next_sentence: int
+    last: int
 
     def attended(self, sequence_length: int) -> int:
         """Returns how many numbers a token's queries are compared with: A D S, at most a window, summed over layers."""
@@ -106,6 +108,7 @@ def _counted(config: ModelConfig) -> tuple[ParameterCounts, MatmulWeights]:
                 pooler=_weights_in(backbone.pooler),
                 masked_lm=_weights_in(model.masked_lm) + decoder,
                 next_sentence=_weights_in(heads.get("next_sentence")),
+                last=_weights_in(backbone.encoder.blocks[-1]) - _weights_in(backbone.encoder.blocks[-1].attention.qkv),
             ),
         )
     return _KNOWN[key]
@@ -176,9 +179,10 @@ class BatchCosts:
 
     @property
     def training_flops(self) -> int:
-        """Operations of a pre-training step, forward and backward."""
+        """Operations of a pre-training step, forward and backward; see `ModelForPreTraining` for the last block."""
+        unread = self.num_tokens - self.num_masked - self.batch_size
         # 反向传播对每个矩阵乘做两次同样大小的乘法（对输入、对权重），所以总量是前向的三倍
-        return 3 * (self.inference_flops + self.head_flops)
+        return 3 * (self.inference_flops + self.head_flops - 2 * unread * self.weights.last)
 
     @property
     def weight_bytes(self) -> int:

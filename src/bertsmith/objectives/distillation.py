@@ -206,6 +206,11 @@ class DistilledObjective:
         return [*self.base.terms, *LOSSES.values()]
 
     @property
+    def reads_all_states(self) -> bool:
+        """True: they are compared with the teacher's."""
+        return True
+
+    @property
     def predicts(self) -> bool:
         """Whether both models predict pieces."""
         return self.base.language_model.targets == "masked"
@@ -275,7 +280,7 @@ class DistilledObjective:
     def _seen(self, model: PretrainedModel, batch: PreTrainingBatch) -> tuple[PreTrainingOutput, Seen]:
         attention = model.backbone.encoder.blocks[-1].attention
         with recorded_qkv(model.backbone) as recorded:
-            output = self.base.run(model, batch)
+            output = self.base.run(model, batch, need_states=True)
         qkv = recorded[-1].view(-1, 3, attention.num_heads, attention.head_size)
         return output, Seen(output.mlm_logits, output.encoded.hidden_states, qkv, list(batch.tokens.lengths))
 
@@ -292,6 +297,7 @@ class Imitation(PreTrainingObjective):
 
     heads = ()
     terms = ()
+    reads_all_states = True
 
     def build_model(self, config: ModelConfig) -> Backbone:
         """Returns a fresh network of a shape."""
@@ -309,7 +315,7 @@ class Imitation(PreTrainingObjective):
         """Returns 0."""
         return 0.0
 
-    def run(self, model: nn.Module, batch: PreTrainingBatch) -> PreTrainingOutput:
+    def run(self, model: nn.Module, batch: PreTrainingBatch, *, need_states: bool = True) -> PreTrainingOutput:  # noqa: ARG002
         """Returns the states of a batch, and the scores of no piece at no place."""
         encoded = model(batch.tokens)
         nothing = encoded.hidden_states[:0]

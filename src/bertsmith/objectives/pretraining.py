@@ -146,10 +146,11 @@ class PreTrainingObjective:
         """Returns the summed loss and the figures of all parts."""
         return self.measure(self.run(model, batch), batch)
 
-    def run(self, model: nn.Module, batch: PreTrainingBatch) -> PreTrainingOutput:
-        """Returns what a model makes of a batch."""
+    def run(self, model: nn.Module, batch: PreTrainingBatch, *, need_states: bool = False) -> PreTrainingOutput:
+        """Returns what a model makes of a batch; with the states of all tokens where they are needed."""
         spans = batch.masked_spans if self.span_boundary else None
-        output: PreTrainingOutput = model(batch.tokens, batch.masked_positions, masked_spans=spans)
+        places = batch.masked_positions
+        output: PreTrainingOutput = model(batch.tokens, places, masked_spans=spans, need_states=need_states)
         return output
 
     def measure(self, output: PreTrainingOutput, batch: PreTrainingBatch) -> LossOutput:
@@ -166,6 +167,11 @@ class PreTrainingObjective:
         for part in parts[1:]:
             loss = loss + part.loss
         return LossOutput(loss, {name: value for part in parts for name, value in part.sums.items()})
+
+    @property
+    def reads_all_states(self) -> bool:
+        """Whether it reads the last layer's states of all tokens: spans are predicted from the tokens around them."""
+        return self.span_boundary is not None
 
     @property
     def needs(self) -> StreamNeeds:

@@ -66,6 +66,10 @@ def training_flops(config: ModelConfig, batch: PreTrainingBatch, objective: Obje
     # 不学句对的目标（mlm、ltr）既没有 pooler，也没有句对头
     per_sequence = 2 * (weights.pooler + weights.next_sentence) if batch.global_labelled else 0
     forward = _encoder_flops(predicting, batch.tokens)
+    if objective is None or not objective.reads_all_states:
+        # 最后一层的前馈只算被遮的词片和每条序列的摘要
+        unread = batch.tokens.num_tokens - len(batch.masked_positions) - batch.tokens.num_sequences
+        forward -= 2 * weights.last * unread
     forward += len(batch.masked_positions) * per_masked + batch.tokens.num_sequences * per_sequence
     for judge in judging:
         per_token = 2 * judge.hidden_size * (judge.hidden_size + 1)

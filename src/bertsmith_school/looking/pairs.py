@@ -138,7 +138,7 @@ def _scores_of_one_length(
         first, last = pack[0] * places.shape[1], (pack[-1] + 1) * places.shape[1]
         asked = slice(*np.searchsorted(sorted_cells, (first, last)))
         at = (places[pack] + ids.shape[1] * np.arange(len(pack))[:, None]).ravel()
-        logits = piece_logits(model, model.backbone.states_at(batch, _tensor(at)))
+        logits = piece_logits(model, model.backbone(batch, places=_tensor(at)).hidden_states)
         cell, truth = _tensor(sorted_cells[asked] - first), _tensor(sorted_truths[asked])
         return logits[cell, truth] - logits.logsumexp(1)[cell]
 

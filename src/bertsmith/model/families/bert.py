@@ -156,7 +156,7 @@ class BertEncoder(nn.Module):
         mask: AttentionMask = FULL,
         places: Tensor | None = None,
     ) -> EncoderOutput:
-        """Runs the blocks over embeddings [T, H]; the options are those of `BertModel`, and of `Backbone.states_at`."""
+        """Runs the blocks over embeddings [T, H]; the options are those of `BertModel`."""
         layers: list[Tensor] = []
         attentions: list[list[Tensor]] = []
         blocks = list(self.blocks)
@@ -194,6 +194,7 @@ class BertModel(Backbone):
         need_layers: bool = False,
         need_maps: bool | Collection[int] = False,
         mask: AttentionMask | None = None,
+        places: Tensor | None = None,
     ) -> BackboneOutput:
         """Encodes a batch; `InputError` where a sequence is too long for the model, or an id is outside the vocabulary.
 
@@ -205,15 +206,19 @@ class BertModel(Backbone):
             mask: which tokens each token reads; None as the configuration says. Where it is causal (the paper's
                 left-to-right ablation, §5.1), `cls` and `pooled` are of the last token of each sequence, the only one
                 that has read all of it.
+            places: [M] int64, the tokens among the T whose states are wanted; `hidden_states` is then [M, H], and the
+                last block computes no others but those of `cls`. None is all of them.
         """
         mask = self.config.mask if mask is None else mask
-        embedded = self.embedding(batch)
-        encoded = self.encoder(embedded, batch, need_layers=need_layers, need_maps=need_maps, mask=mask)
-        cls = encoded.states.index_select(0, mask.summary_positions(batch))  # [N, H]
+        embedded, summary = self.embedding(batch), mask.summary_positions(batch)
+        wanted = None if places is None else torch.cat([places, summary])
+        encoded = self.encoder(embedded, batch, need_layers=need_layers, need_maps=need_maps, mask=mask, places=wanted)
+        states = encoded.states if places is None else encoded.states[: len(places)]
+        cls = encoded.states.index_select(0, summary) if places is None else encoded.states[len(places) :]  # [N, H]
         # 发布的模型在 [CLS] 上另有一层 tanh：下一句与句子分类读的是它，论文没有提到
         pooled = None if self.pooler is None else torch.tanh(self.pooler(cls))
         layers = None if encoded.layers is None else [embedded, *encoded.layers]
-        return BackboneOutput(encoded.states, cls, pooled, batch, layers, encoded.attentions)
+        return BackboneOutput(states, cls, pooled, batch, layers, encoded.attentions)
 
 
 _THREE = tuple(f"encoder.layer.*.attention.self.{name}" for name in ("query", "key", "value"))
