@@ -325,7 +325,8 @@ def _show_sizes(chosen: PlanOptions, batch: int, length: int, measure: bool) -> 
     caption = (
         f"{vocab_size:,} pieces, batches of {batch:,} x {length} tokens. FLOPs per token: a multiply-add is two; train"
         " is forward and backward, the last feed-forward layer and the logits at 15 % of the tokens. Memory: weights"
-        f" float32; AdamW holds gradients and two moments; activ. is what a step keeps for its backward pass in {str(dtype).removeprefix('torch.')}."
+        f" float32; AdamW holds gradients and two moments; activ. is what a step keeps for its backward pass in"
+        f" {str(dtype).removeprefix('torch.')}."
     )
     if measure:
         headers += ["tok/s\n infer", "train"]
