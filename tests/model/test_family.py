@@ -31,7 +31,7 @@ def test_the_states_of_chosen_tokens_are_those_among_all(family, checkpointing):
     torch.testing.assert_close(found.cls, whole.cls)
     # 最后一层的前馈只算要读的三个位置和三条序列的摘要；ALBERT 的一块跑三次
     assert rows == ([13, 13, 6, 13, 13, 13] if family == "albert" else [6, 13])
-    model(batch, places=places).hidden_states.sum().backward()
+    found.hidden_states.sum().backward()
     assert model.embedding.word.weight.grad is not None
 
 

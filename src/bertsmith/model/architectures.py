@@ -145,7 +145,7 @@ class ModelForPreTraining(TaskModel):
             masked_positions: [M] int64 indices into the T tokens; None is every token.
             masked_spans: [M, 3] int64, as `SpanBoundaryHead` takes them; None leaves that head out.
             need_states: False leaves the states of other tokens than the masked ones and `[CLS]` out of `encoded`,
-                where there are no spans: the last block then computes a sixth of what it would.
+                where there are no spans: behind its attention, the last block then computes a sixth.
         """
         # 最后一层之后只读被遮的词片和 [CLS]：其余六分之五的位置不必再过它的前馈层
         places = masked_positions if masked_spans is None and not need_states else None
